@@ -1,0 +1,495 @@
+//! What is stored for one (scope, key).
+//!
+//! A record is read as [`Record`], with moments the store has stamped, and written as [`Draft`], whose moments may
+//! still count from the write itself ([`When`]). [`Draft::stamp`] turns one into the other, so the only clock that
+//! ever judges a lease or an expiry is the store's.
+//!
+//! ```text
+//!                 claim                      completed
+//!     pending ───────────► running ─────────────────────────► completed
+//!                          ▲     │ did not run                  ▲
+//!              next request│     ▼                              │ happened
+//!                       retryable ◄──────────────────────── unknown
+//!                                       did not happen          ▲
+//!                                running ── lapsed, lost ───────┘
+//! ```
+//!
+//! The rules of those arrows are in [`crate::machine`], and nowhere else.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue};
+use sha2::{Digest, Sha256};
+
+use crate::fingerprint::Fingerprint;
+use crate::key::Key;
+use crate::scope::Scope;
+use crate::time::{Due, Timestamp, When};
+
+/// All that is stored for one (scope, key), as a store showed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record<T = Timestamp> {
+    /// The namespace the key is unique in.
+    pub scope: Scope,
+    /// The client's key.
+    pub key: Key,
+    /// The route the request came in on, for operators.
+    pub route: Option<Arc<str>>,
+    /// Digest of the request that reserved the key.
+    pub fingerprint: Fingerprint,
+    /// What was promised when the key was reserved; later settings do not change it.
+    pub terms: Terms,
+    /// The number of the last attempt; 0 while none has begun.
+    pub attempt: u32,
+    /// The token of the last attempt.
+    pub token: Token,
+    /// Whether an attempt that has ended may have run: a rerun then relies on what the effects promise.
+    pub may_have_run: bool,
+    /// When this use of the key was first reserved.
+    pub created_at: T,
+    /// When the last attempt was reserved; its deadline counts from here.
+    pub began_at: T,
+    /// When the record was last written.
+    pub written_at: T,
+    /// How far a handler made of phases has come.
+    pub progress: Progress,
+    /// A verdict that came while the attempt still ran; it counts if the record becomes unknown.
+    pub evidence: Option<Evidence>,
+    /// Where the record stands.
+    pub state: State<T>,
+}
+
+/// A record about to be written: its moments may count from the write.
+pub type Draft = Record<When>;
+
+/// Where a record stands. Only [`crate::machine`] compares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State<T = Timestamp> {
+    /// Accepted, to be run in the background; no attempt has begun.
+    Pending {
+        /// When it is given up with a 408.
+        expires_at: T,
+    },
+    /// An attempt holds the lease.
+    Running {
+        /// When the attempt is no longer presumed alive.
+        lapses_at: T,
+    },
+    /// The work is done.
+    Completed {
+        /// The answer; none where it was too large, a stream, or known only by a verdict.
+        response: Option<Response>,
+        /// Who said so.
+        by: Source,
+        /// When the record may be deleted, and its key used anew.
+        expires_at: T,
+    },
+    /// Nothing stands in the way of another attempt.
+    Retryable {
+        /// What the client is told to wait.
+        retry_after: Option<Duration>,
+        /// When the record may be deleted, and its key used anew.
+        expires_at: T,
+    },
+    /// Nobody knows whether the work ran.
+    Unknown {
+        /// Why nobody knows.
+        reason: Reason,
+        /// Since when.
+        since: T,
+        /// How often the reconciler has asked.
+        asked: u32,
+        /// When it asks next; none once it has given up.
+        ask_at: Option<T>,
+        /// Given up: a person decides. Later verdicts still apply.
+        dead_letter: bool,
+    },
+}
+
+/// What was promised to the attempts of a record, written down when its key was reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// What the work touches.
+    pub effects: Effects,
+    /// How long an attempt is presumed alive after its last renewal.
+    pub lease: Duration,
+    /// How long an attempt may take, renewed or not.
+    pub deadline: Duration,
+    /// How long after the deadline an effect may still turn up downstream.
+    pub horizon: Duration,
+    /// How long a finished record is kept.
+    pub retention: Duration,
+    /// Keyed effects: how long downstream surely remembers the key.
+    pub downstream_retention: Duration,
+}
+
+/// What the work touches, and so what may be done when nobody knows whether it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effects {
+    /// Every write commits in one transaction with the completion: run it again.
+    Local,
+    /// Downstream deduplicates the key it is given: run it again while it remembers.
+    Keyed,
+    /// Downstream can be asked: ask.
+    Queryable,
+    /// Neither: a person decides.
+    Opaque,
+}
+
+/// How far a handler made of phases has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The last phase that committed.
+    pub recovery_point: Option<Arc<str>>,
+    /// The phase that is calling a foreign system right now.
+    pub calling: Option<Calling>,
+    /// What a verdict found that the phase at the recovery point had answered.
+    pub found: Option<Response>,
+}
+
+/// A foreign call under way: committed before the call is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calling {
+    /// The phase that calls.
+    pub phase: Arc<str>,
+    /// What the call touches.
+    pub effects: Effects,
+}
+
+/// A stored answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The HTTP status.
+    pub status: u16,
+    /// The headers that are replayed, in order.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The body, byte for byte.
+    pub body: Bytes,
+}
+
+/// Who brought the truth about a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The attempt itself.
+    Attempt,
+    /// A probe of ours.
+    Probe,
+    /// A signed webhook.
+    Webhook,
+    /// A person.
+    Operator,
+    /// The sweeper, for accepted work that nobody ran in time.
+    Sweeper,
+}
+
+/// Why nobody knows whether the work ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The lease lapsed: the node died, was paused, or was cut off.
+    Lapsed,
+    /// The attempt reached its deadline.
+    Deadline,
+    /// The handler panicked.
+    Panicked,
+    /// The connection to the service broke after the request was sent.
+    ConnectionLost,
+    /// The answer broke off or could not be read.
+    AnswerBroken,
+    /// The answer's status means doubt.
+    Status(u16),
+    /// The handler said so.
+    Said,
+    /// The node stopped before the attempt ended.
+    Stopped,
+    /// Downstream may have forgotten the key, so it cannot be sent again.
+    DownstreamForgot,
+}
+
+/// A verdict that came while the attempt still ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// What was found.
+    pub verdict: Verdict,
+    /// By whom.
+    pub by: Source,
+}
+
+/// What reconciling found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The work happened; with its answer where that is known.
+    Happened(Option<Response>),
+    /// The work did not happen.
+    DidNotHappen {
+        /// It never will either: downstream refuses this token from now on.
+        never_will: bool,
+    },
+    /// Nobody can say yet.
+    StillUnknown,
+}
+
+/// 128 random bits minted for one attempt. They fence everything it writes and are never used again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(pub [u8; 16]);
+
+/// Changes with every write of a record, and never comes back: minted at random for each write, so that a write
+/// whose answer was lost can be recognised afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Revision(pub u64);
+
+/// The primary key of a record: SHA-256 of its scope and key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Id(pub [u8; 32]);
+
+/// What a store showed: a record, its revision, and the store's own now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The record.
+    pub record: Arc<Record>,
+    /// Its revision.
+    pub revision: Revision,
+    /// The store's clock when it looked.
+    pub now: Timestamp,
+}
+
+impl Record {
+    /// This record as a draft that changes nothing yet but the moment of writing.
+    pub fn draft(&self) -> Draft {
+        Record {
+            scope: self.scope.clone(),
+            key: self.key.clone(),
+            route: self.route.clone(),
+            fingerprint: self.fingerprint.clone(),
+            terms: self.terms,
+            attempt: self.attempt,
+            token: self.token,
+            may_have_run: self.may_have_run,
+            created_at: When::At(self.created_at),
+            began_at: When::At(self.began_at),
+            written_at: When::WRITE,
+            progress: self.progress.clone(),
+            evidence: self.evidence.clone(),
+            state: self.state.clone().map(When::At),
+        }
+    }
+
+    /// When the last attempt must have ended, renewed or not.
+    pub fn deadline_at(&self) -> Timestamp {
+        self.began_at.plus(self.terms.deadline)
+    }
+
+    /// What a lost attempt would leave behind: the effects of the call under way, else those of the route.
+    pub fn effects(&self) -> Effects {
+        self.progress.calling.as_ref().map_or(self.terms.effects, |calling| calling.effects)
+    }
+}
+
+impl Draft {
+    /// The record as it stands once the store has written it.
+    pub fn stamp(self, written_at: Timestamp) -> Record {
+        Record {
+            scope: self.scope,
+            key: self.key,
+            route: self.route,
+            fingerprint: self.fingerprint,
+            terms: self.terms,
+            attempt: self.attempt,
+            token: self.token,
+            may_have_run: self.may_have_run,
+            created_at: self.created_at.stamp(written_at),
+            began_at: self.began_at.stamp(written_at),
+            written_at: self.written_at.stamp(written_at),
+            progress: self.progress,
+            evidence: self.evidence,
+            state: self.state.map(|when| when.stamp(written_at)),
+        }
+    }
+
+    /// When the record wants attention next.
+    pub fn due(&self) -> Due {
+        Due::default()
+    }
+}
+
+impl<T> State<T> {
+    /// The same state with its moments told another way.
+    pub fn map<U>(self, moment: impl Fn(T) -> U) -> State<U> {
+        match self {
+            Self::Pending { expires_at } => State::Pending { expires_at: moment(expires_at) },
+            Self::Running { lapses_at } => State::Running { lapses_at: moment(lapses_at) },
+            Self::Completed { response, by, expires_at } => {
+                State::Completed { response, by, expires_at: moment(expires_at) }
+            }
+            Self::Retryable { retry_after, expires_at } => {
+                State::Retryable { retry_after, expires_at: moment(expires_at) }
+            }
+            Self::Unknown { reason, since, asked, ask_at, dead_letter } => State::Unknown {
+                reason,
+                since: moment(since),
+                asked,
+                ask_at: ask_at.map(moment),
+                dead_letter,
+            },
+        }
+    }
+
+    /// The state's name, as operators and clients see it.
+    pub fn name(&self) -> StateName {
+        match self {
+            Self::Pending { .. } => StateName::Pending,
+            Self::Running { .. } => StateName::Running,
+            Self::Completed { .. } => StateName::Completed,
+            Self::Retryable { .. } => StateName::Retryable,
+            Self::Unknown { .. } => StateName::Unknown,
+        }
+    }
+}
+
+/// The five states by name: what engines keep in a column for operators to search by, never to judge by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StateName {
+    /// See [`State::Pending`].
+    Pending,
+    /// See [`State::Running`].
+    Running,
+    /// See [`State::Completed`].
+    Completed,
+    /// See [`State::Retryable`].
+    Retryable,
+    /// See [`State::Unknown`].
+    Unknown,
+}
+
+impl StateName {
+    /// All five.
+    pub const ALL: [Self; 5] = [Self::Pending, Self::Running, Self::Completed, Self::Retryable, Self::Unknown];
+
+    /// The name in lower case.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Retryable => "retryable",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for StateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Id {
+    /// The id of `key` in `scope`.
+    pub fn of(scope: &Scope, key: &Key) -> Self {
+        // The scope is of fixed length, so nothing can be shifted between the two.
+        Self(Sha256::new().chain_update(scope.digest()).chain_update(key.as_str()).finalize().into())
+    }
+}
+
+/// What identifies one attempt to the outside: `<id>.<token>` in hex. A probe, a webhook or the SQL function is given
+/// this and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle {
+    /// The record.
+    pub id: Id,
+    /// The attempt.
+    pub token: Token,
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.id, self.token)
+    }
+}
+
+impl std::str::FromStr for Handle {
+    type Err = MalformedHandle;
+
+    fn from_str(text: &str) -> Result<Self, MalformedHandle> {
+        let (id, token) = text.split_once('.').ok_or(MalformedHandle)?;
+        Ok(Self {
+            id: Id(unhex(id).ok_or(MalformedHandle)?),
+            token: Token(unhex(token).ok_or(MalformedHandle)?),
+        })
+    }
+}
+
+/// The text is no handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MalformedHandle;
+
+impl fmt::Display for MalformedHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a handle: expected 64 hex digits, a dot and 32 hex digits, as sent in Onlyonce-Token")
+    }
+}
+
+impl std::error::Error for MalformedHandle {}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({self})")
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Id({self})")
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    if digits.len() != 2 * N {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let high = char::from(pair[0]).to_digit(16)?;
+        let low = char::from(pair[1]).to_digit(16)?;
+        *byte = u8::try_from(high * 16 + low).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_survives_being_told() {
+        let handle = Handle { id: Id([0xa5; 32]), token: Token([0x0f; 16]) };
+        assert_eq!(handle.to_string().parse(), Ok(handle));
+    }
+
+    #[test]
+    fn a_malformed_handle_is_refused() {
+        let good = Handle { id: Id([1; 32]), token: Token([2; 16]) }.to_string();
+        for text in ["", ".", "abc", &good[1..], &good.replace('.', ":"), &good.replace('0', "g"), &good.replace('1', "é")] {
+            assert_eq!(text.parse::<Handle>(), Err(MalformedHandle), "{text:?}");
+        }
+    }
+}
