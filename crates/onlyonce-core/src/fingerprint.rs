@@ -10,3 +10,5 @@ pub struct Fingerprint {
     /// Over the body's canonical form; none where the bytes themselves are all there is.
     pub canonical: Option<[u8; 32]>,
 }
+/// x
+#[derive(Clone, Debug, Default, PartialEq, Eq)] pub struct Settings {}

@@ -10,13 +10,13 @@
 //! * [`policy`] and [`dialect`] are the settings, [`outcome`] what an answer means under them.
 //! * [`refusal`] is every answer that says why nothing ran.
 
-// dialect
+pub mod dialect;
 pub mod fingerprint;
 pub mod key;
-// machine
-// outcome
-// policy
+pub mod machine;
+pub mod outcome;
+pub mod policy;
 pub mod record;
-// refusal
+pub mod refusal;
 pub mod scope;
 pub mod time;

@@ -46,8 +46,8 @@ pub struct Record<T = Timestamp> {
     pub attempt: u32,
     /// The token of the last attempt.
     pub token: Token,
-    /// Whether an attempt that has ended may have run: a rerun then relies on what the effects promise.
-    pub may_have_run: bool,
+    /// An attempt that was lost may have reached downstream: running again is safe only while that remembers the key.
+    pub relies_on_memory: bool,
     /// When this use of the key was first reserved.
     pub created_at: T,
     /// When the last attempt was reserved; its deadline counts from here.
@@ -266,7 +266,7 @@ impl Record {
             terms: self.terms,
             attempt: self.attempt,
             token: self.token,
-            may_have_run: self.may_have_run,
+            relies_on_memory: self.relies_on_memory,
             created_at: When::At(self.created_at),
             began_at: When::At(self.began_at),
             written_at: When::WRITE,
@@ -298,7 +298,7 @@ impl Draft {
             terms: self.terms,
             attempt: self.attempt,
             token: self.token,
-            may_have_run: self.may_have_run,
+            relies_on_memory: self.relies_on_memory,
             created_at: self.created_at.stamp(written_at),
             began_at: self.began_at.stamp(written_at),
             written_at: self.written_at.stamp(written_at),
@@ -310,7 +310,7 @@ impl Draft {
 
     /// When the record wants attention next.
     pub fn due(&self) -> Due {
-        Due::default()
+        crate::machine::due(self)
     }
 }
 

@@ -38,3 +38,6 @@ impl fmt::Debug for Scope {
         write!(f, "Scope({self})")
     }
 }
+/// x
+#[derive(Clone, Debug, PartialEq, Eq)] pub enum Source { /// x
+ Header(http::HeaderName) }
