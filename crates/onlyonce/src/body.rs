@@ -1,0 +1,131 @@
+//! Bodies: held whole, passed on as they come, or both.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+
+/// The body that handlers and clients are given: bytes we hold, or another body passed on untouched.
+#[derive(Debug)]
+pub struct Body<B>(Inner<B>);
+
+#[derive(Debug)]
+enum Inner<B> {
+    /// Held whole.
+    Whole(Option<Bytes>),
+    /// Passed on as it comes, behind what was read of it already.
+    Rest { read: VecDeque<Frame<Bytes>>, rest: B },
+}
+
+impl<B> Body<B> {
+    /// A body held whole.
+    pub fn whole(bytes: Bytes) -> Self {
+        Self(Inner::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())))
+    }
+
+    /// Another body, passed on as it comes.
+    pub fn passed(body: B) -> Self {
+        Self(Inner::Rest { read: VecDeque::new(), rest: body })
+    }
+
+    fn behind(read: VecDeque<Frame<Bytes>>, rest: B) -> Self {
+        Self(Inner::Rest { read, rest })
+    }
+}
+
+impl<B: Default> Default for Body<B> {
+    fn default() -> Self {
+        Self::passed(B::default())
+    }
+}
+
+impl<B> HttpBody for Body<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match &mut self.0 {
+            Inner::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Inner::Rest { read, rest } => match read.pop_front() {
+                Some(frame) => Poll::Ready(Some(Ok(frame))),
+                None => Pin::new(rest).poll_frame(cx),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Inner::Whole(bytes) => bytes.is_none(),
+            Inner::Rest { read, rest } => read.is_empty() && rest.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Inner::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Inner::Rest { read, rest } => {
+                let read: u64 = read.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64).sum();
+                let mut hint = rest.size_hint();
+                if let Some(upper) = hint.upper() {
+                    hint.set_upper(upper.saturating_add(read));
+                }
+                hint.set_lower(hint.lower().saturating_add(read));
+                hint
+            }
+        }
+    }
+}
+
+/// What reading a body came to.
+pub(crate) enum Read<B> {
+    /// All of it, within the bound.
+    Whole(Bytes),
+    /// More than the bound, or with trailers: what was read is in front of what is to come.
+    Beyond(Body<B>),
+}
+
+/// Reads a body up to `bytes_max`. A body with trailers is passed on: bytes alone would not be the whole of it.
+pub(crate) async fn read<B>(mut body: B, bytes_max: u64) -> Result<Read<B>, B::Error>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    if body.size_hint().lower() > bytes_max {
+        return Ok(Read::Beyond(Body::passed(body)));
+    }
+    let mut frames = VecDeque::new();
+    let mut length = 0_u64;
+    while let Some(frame) = next(&mut body).await? {
+        let is_trailers = frame.is_trailers();
+        length += frame.data_ref().map_or(0, |data| data.len() as u64);
+        frames.push_back(frame);
+        if is_trailers || length > bytes_max {
+            return Ok(Read::Beyond(Body::behind(frames, body)));
+        }
+    }
+    Ok(Read::Whole(joined(frames)))
+}
+
+async fn next<B: HttpBody<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Frame<Bytes>>, B::Error> {
+    std::future::poll_fn(|cx| Poll::Ready(ready!(Pin::new(&mut *body).poll_frame(cx)).transpose())).await
+}
+
+/// One piece is passed on as it is; several are copied together once.
+fn joined(mut frames: VecDeque<Frame<Bytes>>) -> Bytes {
+    if frames.len() <= 1 {
+        return frames.pop_front().and_then(|frame| frame.into_data().ok()).unwrap_or_default();
+    }
+    let length = frames.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
+    let mut bytes = BytesMut::with_capacity(length);
+    for data in frames.iter().filter_map(Frame::data_ref) {
+        bytes.extend_from_slice(data);
+    }
+    bytes.freeze()
+}
