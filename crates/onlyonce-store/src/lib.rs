@@ -13,7 +13,9 @@
 //!
 //! The suite in `conformance` (behind the feature of that name) holds an engine to all of it.
 
+pub mod clock;
 mod error;
+pub mod memory;
 pub mod outbox;
 
 use std::fmt;
@@ -102,4 +104,3 @@ pub struct Page {
     /// Where to go on; none where this was the last page.
     pub next: Option<Cursor>,
 }
-
