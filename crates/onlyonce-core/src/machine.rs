@@ -476,6 +476,18 @@ pub fn standing(seen: Option<&Seen>, policy: &Policy) -> Standing {
     }
 }
 
+/// Why a caller who asks for the stored answer of an ended record gets none, where there is more to say than "none".
+pub fn withheld(seen: &Seen) -> Option<Refusal> {
+    match &seen.record.state {
+        State::Completed { response: None, .. } => Some(Refusal::ResponseNotStored),
+        State::Unknown { .. } => Some(outcome_unknown(&seen.record, seen.now)),
+        State::Completed { response: Some(_), .. }
+        | State::Retryable { .. }
+        | State::Pending { .. }
+        | State::Running { .. } => None,
+    }
+}
+
 /// What a lost attempt leads to.
 enum Lost {
     Rerun,

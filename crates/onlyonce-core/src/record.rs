@@ -393,6 +393,22 @@ impl Id {
     }
 }
 
+/// A key for a foreign call named `call`: the same on every attempt of this (scope, key), and nobody else's.
+pub fn downstream_key(scope: &Scope, key: &Key, call: &str) -> String {
+    let key_bytes = u64::try_from(key.as_str().len()).expect("a key's length fits 64 bits");
+    let digest = Sha256::new()
+        .chain_update(b"onlyonce downstream key 1")
+        .chain_update(scope.digest())
+        .chain_update(key_bytes.to_be_bytes())
+        .chain_update(key.as_str())
+        .chain_update(call)
+        .finalize();
+    // Half the digest is plenty, and short enough for every provider's limit on keys.
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest[..16]);
+    Token(half).to_string()
+}
+
 /// What identifies one attempt to the outside: `<id>.<token>` in hex. A probe, a webhook or the SQL function is given
 /// this and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

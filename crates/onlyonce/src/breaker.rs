@@ -2,8 +2,11 @@
 //!
 //! Only failures to answer count. Losing a swap, a key that is in progress or reused: those are answers.
 
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// So many failures in a row open it.
 const FAILURES_MAX: u32 = 5;
@@ -11,25 +14,26 @@ const FAILURES_MAX: u32 = 5;
 const OPEN_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(crate) struct Breaker(Mutex<Circuit>);
-
-#[derive(Debug, Default)]
-struct Circuit {
-    failures: u32,
-    /// Open until then; afterwards one call at a time tries.
-    open_until: Option<Instant>,
+pub(crate) struct Breaker {
+    /// Failures in a row. All that a healthy store costs is a look at this.
+    failures: AtomicU32,
+    /// When one call may try; meaningful while the circuit is open.
+    try_at: Mutex<Option<Instant>>,
 }
 
 impl Breaker {
     /// How long to stay away, where the circuit is open. Past that, one caller is let through and the others stay
     /// away until it has come back.
-    pub(crate) fn check(&self, now: Instant) -> Result<(), Duration> {
-        let mut circuit = self.lock();
-        match circuit.open_until {
-            None => Ok(()),
-            Some(until) if now < until => Err(until - now),
-            Some(_) => {
-                circuit.open_until = Some(now + OPEN_FOR);
+    pub(crate) fn check(&self) -> Result<(), Duration> {
+        if self.failures.load(Ordering::Relaxed) < FAILURES_MAX {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let mut try_at = self.try_at.lock().unwrap_or_else(PoisonError::into_inner);
+        match *try_at {
+            Some(at) if now < at => Err(at - now),
+            Some(_) | None => {
+                *try_at = Some(now + OPEN_FOR);
                 Ok(())
             }
         }
@@ -37,23 +41,18 @@ impl Breaker {
 
     /// The store answered.
     pub(crate) fn succeeded(&self) {
-        let mut circuit = self.lock();
-        if circuit.failures > 0 {
-            *circuit = Circuit::default();
+        if self.failures.load(Ordering::Relaxed) > 0 {
+            self.failures.store(0, Ordering::Relaxed);
         }
     }
 
     /// The store did not answer.
-    pub(crate) fn failed(&self, now: Instant) {
-        let mut circuit = self.lock();
-        circuit.failures = circuit.failures.saturating_add(1);
-        if circuit.failures >= FAILURES_MAX {
-            circuit.open_until = Some(now + OPEN_FOR);
+    pub(crate) fn failed(&self) {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if failures >= FAILURES_MAX {
+            let try_at = Some(Instant::now() + OPEN_FOR);
+            *self.try_at.lock().unwrap_or_else(PoisonError::into_inner) = try_at;
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Circuit> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -62,29 +61,29 @@ mod tests {
     use super::*;
 
     /// X02
-    #[test]
-    fn it_opens_after_failures_in_a_row_and_lets_one_caller_try() {
-        let (breaker, start) = (Breaker::default(), Instant::now());
+    #[tokio::test(start_paused = true)]
+    async fn it_opens_after_failures_in_a_row_and_lets_one_caller_try() {
+        let breaker = Breaker::default();
         for _ in 0..FAILURES_MAX {
-            assert_eq!(breaker.check(start), Ok(()));
-            breaker.failed(start);
+            assert_eq!(breaker.check(), Ok(()));
+            breaker.failed();
         }
-        assert_eq!(breaker.check(start), Err(OPEN_FOR));
-        let later = start + OPEN_FOR;
-        assert_eq!(breaker.check(later), Ok(()), "one caller tries");
-        assert_eq!(breaker.check(later), Err(OPEN_FOR), "the others stay away");
+        assert_eq!(breaker.check(), Err(OPEN_FOR));
+        tokio::time::advance(OPEN_FOR).await;
+        assert_eq!(breaker.check(), Ok(()), "one caller tries");
+        assert_eq!(breaker.check(), Err(OPEN_FOR), "the others stay away");
         breaker.succeeded();
-        assert_eq!(breaker.check(later), Ok(()));
+        assert_eq!(breaker.check(), Ok(()));
     }
 
     /// X02
-    #[test]
-    fn an_answer_between_failures_keeps_it_closed() {
-        let (breaker, now) = (Breaker::default(), Instant::now());
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_between_failures_keeps_it_closed() {
+        let breaker = Breaker::default();
         for _ in 0..10 * FAILURES_MAX {
-            breaker.failed(now);
+            breaker.failed();
             breaker.succeeded();
         }
-        assert_eq!(breaker.check(now), Ok(()));
+        assert_eq!(breaker.check(), Ok(()));
     }
 }

@@ -5,12 +5,13 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::time::Instant;
 
 use onlyonce_core::machine;
 use onlyonce_core::record::{Id, Record, Seen};
 use quick_cache::sync::Cache as Entries;
-use quick_cache::{Weighter, sync::DefaultLifecycle};
+use quick_cache::sync::DefaultLifecycle;
+use quick_cache::Weighter;
+use tokio::time::Instant;
 
 /// How much of answers is kept, in bytes.
 const BYTES_MAX: u64 = 64 << 20;

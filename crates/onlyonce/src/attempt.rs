@@ -1,0 +1,140 @@
+//! What a handler is told about its attempt, and what it may say about it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use onlyonce_core::key::Key;
+use onlyonce_core::outcome::{Said, SaidOutcome};
+use onlyonce_core::record::{Handle, downstream_key};
+use onlyonce_core::scope::Scope;
+
+/// The attempt a handler runs as: which one it is, and what to tell others about it.
+///
+/// An axum handler takes it as an argument; any other finds it in the request's extensions. A request without a key has
+/// none and is refused with a 400; a handler that serves both takes `Option<Attempt>`.
+///
+/// ```
+/// use axum::{Router, http::StatusCode, routing::post};
+/// use onlyonce::Attempt;
+///
+/// async fn charge(attempt: Attempt) -> StatusCode {
+///     // The same on every attempt, so the bank that knows this key charges once.
+///     let bank_key = attempt.downstream_key("charge");
+///     if !bank_is_open(&bank_key) {
+///         attempt.did_not_run();
+///         return StatusCode::SERVICE_UNAVAILABLE;
+///     }
+///     StatusCode::CREATED
+/// }
+/// # fn bank_is_open(_: &str) -> bool { true }
+/// # let _: Router = Router::new().route("/charges", post(charge));
+/// ```
+#[derive(Clone)]
+pub struct Attempt(Arc<Facts>);
+
+struct Facts {
+    number: u32,
+    handle: Handle,
+    scope: Scope,
+    key: Key,
+    said: Mutex<Said>,
+}
+
+impl Attempt {
+    pub(crate) fn new(number: u32, handle: Handle, scope: Scope, key: Key) -> Self {
+        Self(Arc::new(Facts { number, handle, scope, key, said: Mutex::default() }))
+    }
+
+    /// Which attempt this is, from 1. Above 1, an earlier one was released or lost.
+    pub fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// What identifies this attempt to a probe, a webhook or the SQL function.
+    pub fn handle(&self) -> Handle {
+        self.0.handle
+    }
+
+    /// Whose key it is.
+    pub fn scope(&self) -> &Scope {
+        &self.0.scope
+    }
+
+    /// The client's key.
+    pub fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// A key for a foreign call, the same on every attempt of this request: what makes effects `keyed`. Each call of a
+    /// handler has a name of its own.
+    pub fn downstream_key(&self, call: &str) -> String {
+        downstream_key(&self.0.scope, &self.0.key, call)
+    }
+
+    /// Says that the work was not done, whatever the status: the key is released, and the next request with it runs.
+    pub fn did_not_run(&self) {
+        self.said().outcome = Some(SaidOutcome::DidNotRun);
+    }
+
+    /// Says that nobody knows whether the work was done, whatever the status: it will not run again before that is
+    /// known.
+    pub fn unknown(&self) {
+        self.said().outcome = Some(SaidOutcome::Unknown);
+    }
+
+    /// Keeps the answer for so long, instead of the route's retention. Zero: it is not kept at all, and a retry is told
+    /// so; the work does not run again either way.
+    pub fn keep_for(&self, retention: Duration) {
+        self.said().keep_for = Some(retention);
+    }
+
+    pub(crate) fn heard(&self) -> Said {
+        *self.said()
+    }
+
+    fn said(&self) -> std::sync::MutexGuard<'_, Said> {
+        self.0.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt").field("number", &self.0.number).field("id", &self.0.handle.id).finish()
+    }
+}
+
+#[cfg(feature = "axum")]
+mod extract {
+    use std::convert::Infallible;
+
+    use axum::extract::{FromRequestParts, OptionalFromRequestParts};
+    use axum::response::Response;
+    use http::request::Parts;
+    use onlyonce_core::policy::Policy;
+    use onlyonce_core::refusal::Refusal;
+
+    use super::Attempt;
+    use crate::problem;
+
+    /// A handler that takes an attempt needs a key: a request without one is refused as on a route that requires it.
+    impl<S: Sync> FromRequestParts<S> for Attempt {
+        type Rejection = Response;
+
+        async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Response> {
+            parts.extensions.get::<Self>().cloned().ok_or_else(|| {
+                let policy = Policy::default();
+                let refusal = Refusal::KeyMissing { header: policy.header.clone() };
+                problem::answer(&refusal, &policy.dialect, None).map(axum::body::Body::from)
+            })
+        }
+    }
+
+    impl<S: Sync> OptionalFromRequestParts<S> for Attempt {
+        type Rejection = Infallible;
+
+        async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Option<Self>, Infallible> {
+            Ok(parts.extensions.get::<Self>().cloned())
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Begin, renew, finish: the machine's answers carried out on a store.
+//!
+//! The engine decides nothing. It asks [`onlyonce_core::machine`] what may happen, swaps, and where it loses asks again
+//! on what is there now. What it adds is what a store cannot: time-outs, a circuit breaker, the cache of completed
+//! records, and the table of what runs on this node.
+//!
+//! ```text
+//!  begin ── cached? ── replay
+//!    │  in the air here? ── refuse, or wait
+//!    └─ loop { decide ─ swap } ── run │ replay │ refuse
+//!  finish ─ loop { finish ─ swap }, while the token is its own
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onlyonce_core::machine::{self, Decision, Finish, Prints, Renewal, Request};
+use onlyonce_core::outcome::Outcome;
+use onlyonce_core::policy::Policy;
+use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, Token};
+use onlyonce_core::refusal::Refusal;
+use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::breaker::Breaker;
+use crate::cache::Cache;
+use crate::flight::{Boarding, Flight, Flights, Leg, Pilot, carried_on};
+use crate::lease::Lease;
+use crate::task::Tasks;
+use crate::wait::Watches;
+
+/// How often a lost swap is tried again on what is there now, before the store is called contended.
+const SWAPS_MAX: u32 = 16;
+/// The pause between two tries at a store that does not answer.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// What a client is told to wait while the store does not answer.
+const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The machine's answers carried out on a store. Shared by every layer and every tool of a process.
+#[derive(Debug)]
+pub struct Engine {
+    store: Arc<dyn Store>,
+    breaker: Breaker,
+    cache: Cache,
+    flights: Arc<Flights>,
+    pub(crate) watches: Watches,
+    pub(crate) tasks: Tasks,
+}
+
+/// What became of a request.
+pub(crate) enum Begun {
+    /// It runs.
+    Run(Lease),
+    /// It is answered from this record.
+    Replay(Arc<Record>),
+    /// It is refused, on this revision where a record was seen.
+    Refuse(Refusal, Option<Revision>),
+}
+
+/// What became of an outcome.
+pub(crate) enum Finished {
+    /// It is on record, as shown.
+    Written(Seen),
+    /// A later attempt has begun, or the record is gone; what is there now.
+    Superseded(Option<Seen>),
+    /// The store did not answer; the write is tried on in the background.
+    NotWritten,
+}
+
+impl Engine {
+    /// An engine on `store`.
+    pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            breaker: Breaker::default(),
+            cache: Cache::new(),
+            flights: Arc::new(Flights::new()),
+            watches: Watches::default(),
+            tasks: Tasks::default(),
+        })
+    }
+
+    /// The store underneath.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Ready once no attempt goes on for a client that hung up, and nothing is left to be written. Call it after the
+    /// server has stopped accepting, before the process ends.
+    pub async fn idle(&self) {
+        self.tasks.idle().await;
+    }
+
+    /// What is in the air here with this key.
+    pub(crate) fn flight(&self, id: &Id) -> Option<Arc<Flight>> {
+        self.flights.find(id)
+    }
+
+    /// May this request run? `Err` where the store does not answer.
+    pub(crate) async fn begin(self: &Arc<Self>, id: Id, request: &Request<'_>) -> Result<Begun, Error> {
+        if let Some(record) = self.cache.find(&id) {
+            return Ok(answered_from(&record, request));
+        }
+        let flight = match self.flights.board(id) {
+            Boarding::Pilot(pilot) => return self.take_off(id, request, pilot).await,
+            Boarding::Passenger(flight) => flight,
+        };
+        match flight.answered().await {
+            Leg::Running(seen, at) => match machine::decide(Some(&carried_on(&seen, at)), request) {
+                Decision::Refuse(refusal) => Ok(Begun::Refuse(refusal, Some(seen.revision))),
+                // What this node knows is too old to run or replay by.
+                Decision::Begin(_) | Decision::Settle(_) | Decision::Replay => {
+                    self.look_and_begin(id, request).await
+                }
+            },
+            Leg::Failed(refusal) => Ok(Begun::Refuse(refusal, None)),
+            Leg::Landed | Leg::Asking => self.look_and_begin(id, request).await,
+        }
+    }
+
+    /// The first request with this key on this node.
+    async fn take_off(self: &Arc<Self>, id: Id, request: &Request<'_>, pilot: Pilot) -> Result<Begun, Error> {
+        // The flight before may have landed between the look into the cache and boarding.
+        if let Some(record) = self.cache.find(&id) {
+            return Ok(answered_from(&record, request));
+        }
+        match self.reserve(id, request, None, Some(pilot)).await {
+            Err((error, Some(pilot))) => {
+                pilot.failed(store_unavailable());
+                Err(error)
+            }
+            Err((error, None)) => Err(error),
+            Ok(begun) => Ok(begun),
+        }
+    }
+
+    /// A request that found another in the air, and found it landed or out of date.
+    async fn look_and_begin(self: &Arc<Self>, id: Id, request: &Request<'_>) -> Result<Begun, Error> {
+        if let Some(record) = self.cache.find(&id) {
+            return Ok(answered_from(&record, request));
+        }
+        let pilot = match self.flights.board(id) {
+            Boarding::Pilot(pilot) => Some(pilot),
+            Boarding::Passenger(_) => None,
+        };
+        let asked_at = Instant::now();
+        let seen = self.load(id, request.policy.store_timeout).await?;
+        if let Some(seen) = &seen {
+            self.cache.keep(id, seen, asked_at);
+        }
+        self.reserve(id, request, seen, pilot).await.map_err(|(error, _)| error)
+    }
+
+    /// Decides on what is seen and writes, until one or the other is final. The pilot comes back with an error.
+    async fn reserve(
+        self: &Arc<Self>,
+        id: Id,
+        request: &Request<'_>,
+        mut seen: Option<Seen>,
+        mut pilot: Option<Pilot>,
+    ) -> Result<Begun, (Error, Option<Pilot>)> {
+        for _ in 0..SWAPS_MAX {
+            let expected = seen.as_ref().map(|seen| seen.revision);
+            let (draft, begins) = match machine::decide(seen.as_ref(), request) {
+                Decision::Begin(draft) => (draft, true),
+                Decision::Settle(draft) => (draft, false),
+                Decision::Replay => {
+                    let record = seen.expect("a replay is decided on a record that was seen").record;
+                    return Ok(Begun::Replay(record));
+                }
+                Decision::Refuse(refusal) => return Ok(Begun::Refuse(refusal, expected)),
+            };
+            let asked_at = Instant::now();
+            match self.swap(id, expected, draft, request.policy.store_timeout).await {
+                Ok(Swapped::Applied(now)) if begins => {
+                    return Ok(Begun::Run(Lease::new(id, now, asked_at, pilot)));
+                }
+                Ok(Swapped::Applied(now)) => seen = Some(now),
+                Ok(Swapped::Lost(now)) => {
+                    if let Some(now) = &now {
+                        self.cache.keep(id, now, asked_at);
+                    }
+                    seen = now;
+                }
+                Err(error) => {
+                    if begins {
+                        self.give_back(id, request.token, request.policy);
+                    }
+                    return Err((error, pilot.take()));
+                }
+            }
+        }
+        Err((contended(), pilot))
+    }
+
+    /// A reservation whose answer was lost may still have been written, or be written yet. Nothing was sent, and only
+    /// this node knows it: so it looks for its own token, until no store call can still be under way, and makes it
+    /// retryable.
+    fn give_back(self: &Arc<Self>, id: Id, token: Token, policy: &Policy) {
+        let (engine, policy_timeout) = (self.clone(), policy.store_timeout);
+        let until = Instant::now() + policy.lease;
+        let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
+        self.tasks.spawn(async move {
+            let mut pause = PAUSE;
+            while Instant::now() < until {
+                let looked = engine.load(id, policy_timeout).await;
+                if let Ok(seen @ Some(_)) = looked {
+                    // Another's record, or our own that has been given back: either way nothing of ours is left open.
+                    let finished = engine.write_outcome(id, seen, token, &outcome, policy_timeout).await;
+                    if finished.is_ok() {
+                        return;
+                    }
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        });
+    }
+
+    /// The lease counts anew. None where the record has moved on.
+    pub(crate) async fn renew(
+        &self,
+        id: Id,
+        seen: Seen,
+        token: Token,
+        store_timeout: Duration,
+    ) -> Result<Option<Seen>, Error> {
+        let mut seen = Some(seen);
+        for _ in 0..SWAPS_MAX {
+            let Renewal::Write(draft) = machine::renew(seen.as_ref(), token) else { return Ok(None) };
+            let expected = seen.as_ref().map(|seen| seen.revision);
+            match self.swap(id, expected, draft, store_timeout).await? {
+                Swapped::Applied(now) => return Ok(Some(now)),
+                Swapped::Lost(now) => seen = now,
+            }
+        }
+        Err(contended())
+    }
+
+    /// An attempt has ended. Tried until `store_timeout`; then the caller goes on and the write is tried in the
+    /// background until the attempt's deadline, after which the lease lapses and the record is unknown.
+    pub(crate) async fn finish(
+        self: &Arc<Self>,
+        lease: Lease,
+        outcome: Outcome,
+        store_timeout: Duration,
+    ) -> Finished {
+        let (id, token, until) = (lease.id, lease.token, lease.deadline);
+        let tried = self.try_finish(id, Some(lease.seen()), token, &outcome, store_timeout);
+        if let Ok(finished) = timeout(store_timeout, tried).await {
+            return finished;
+        }
+        let engine = self.clone();
+        self.tasks.spawn(async move {
+            // Duplicates here find it in the air until the truth is written, or the lease decides.
+            let _lease = lease;
+            let tried = engine.try_finish(id, None, token, &outcome, store_timeout);
+            if timeout(until.saturating_duration_since(Instant::now()), tried).await.is_err() {
+                tracing::error!(record = %id, "the outcome could not be written before the deadline; it will be unknown");
+            }
+        });
+        Finished::NotWritten
+    }
+
+    /// Tries until the store has answered.
+    async fn try_finish(
+        &self,
+        id: Id,
+        mut seen: Option<Seen>,
+        token: Token,
+        outcome: &Outcome,
+        store_timeout: Duration,
+    ) -> Finished {
+        let mut pause = PAUSE;
+        loop {
+            let looked = match seen.take() {
+                Some(seen) => Ok(Some(seen)),
+                None => self.load(id, store_timeout).await,
+            };
+            let written = match looked {
+                Ok(seen) => self.write_outcome(id, seen, token, outcome, store_timeout).await,
+                Err(error) => Err(error),
+            };
+            match written {
+                Ok(finished) => return finished,
+                Err(error) => tracing::warn!(record = %id, error = %chain(&error), "the outcome is not written yet"),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Writes the outcome while the token is still its own: a renewal in between is no reason to lose.
+    async fn write_outcome(
+        &self,
+        id: Id,
+        mut seen: Option<Seen>,
+        token: Token,
+        outcome: &Outcome,
+        store_timeout: Duration,
+    ) -> Result<Finished, Error> {
+        for _ in 0..SWAPS_MAX {
+            let draft = match (machine::finish(seen.as_ref(), token, outcome), seen.as_ref()) {
+                (Finish::Write(draft), _) => draft,
+                (Finish::Already | Finish::Known, Some(now)) => return Ok(Finished::Written(now.clone())),
+                (Finish::Already | Finish::Known | Finish::Superseded, _) => return Ok(Finished::Superseded(seen)),
+            };
+            let asked_at = Instant::now();
+            let expected = seen.as_ref().map(|seen| seen.revision);
+            match self.swap(id, expected, draft, store_timeout).await? {
+                Swapped::Applied(now) => {
+                    self.cache.keep(id, &now, asked_at);
+                    return Ok(Finished::Written(now));
+                }
+                Swapped::Lost(now) => seen = now,
+            }
+        }
+        Err(contended())
+    }
+
+    /// The record as the store has it.
+    pub(crate) async fn load(&self, id: Id, store_timeout: Duration) -> Result<Option<Seen>, Error> {
+        self.guarded(store_timeout, self.store.load(id)).await
+    }
+
+    async fn swap(
+        &self,
+        id: Id,
+        expected: Option<Revision>,
+        next: Draft,
+        store_timeout: Duration,
+    ) -> Result<Swapped, Error> {
+        let change = Change { expected, revision: Revision(rand::random()), next, messages: Vec::new() };
+        self.guarded(store_timeout, self.store.swap(id, change)).await
+    }
+
+    /// A store call with a time-out, behind the breaker.
+    async fn guarded<T>(
+        &self,
+        store_timeout: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if let Err(wait) = self.breaker.check() {
+            let message = format!("the store did not answer before; it is asked again in {} ms", wait.as_millis());
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        let answered = timeout(store_timeout, call).await.unwrap_or_else(|_| {
+            let message = format!("the store did not answer within {} ms", store_timeout.as_millis());
+            Err(Error::new(ErrorKind::Unavailable, message))
+        });
+        match &answered {
+            Err(error) if error.kind() == ErrorKind::Unavailable => self.breaker.failed(),
+            Ok(_) | Err(_) => self.breaker.succeeded(),
+        }
+        answered
+    }
+}
+
+/// A completed record answers without the store: it does not change while it is kept.
+fn answered_from(record: &Arc<Record>, request: &Request<'_>) -> Begun {
+    if request.fingerprint.matches(&record.fingerprint) {
+        return Begun::Replay(record.clone());
+    }
+    Begun::Refuse(Refusal::KeyReused { other_endpoint: request.route != record.route.as_ref() }, None)
+}
+
+/// What a client is told while the store does not answer.
+pub(crate) fn store_unavailable() -> Refusal {
+    Refusal::StoreUnavailable { retry_after: STORE_RETRY_AFTER }
+}
+
+fn contended() -> Error {
+    Error::new(ErrorKind::Other, format!("the record changed {SWAPS_MAX} times under one request"))
+}
+
+/// An error and its causes on one line, for logs.
+pub(crate) fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// A token nobody has used before.
+pub(crate) fn fresh_token() -> Token {
+    Token(rand::random())
+}

@@ -1,0 +1,106 @@
+//! An attempt's hold on its record.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use onlyonce_core::record::{Id, Seen, Terms, Token};
+use tokio::time::{Instant, sleep_until};
+
+use crate::engine::{Engine, chain};
+use crate::flight::Pilot;
+
+/// An attempt's hold on its record, from the reservation to the outcome.
+///
+/// Who is authoritative: the store. Only its clock says whether a lease has lapsed. This node may trust its own clock
+/// for one thing, to be *early*: it counts from before it asked for the reservation or the renewal, so what it takes
+/// for the end of its lease is never after the store's.
+///
+/// ```text
+///  store   ──────────┬ written ───────────────────────── lapses
+///  node    ┬ asked ──┴ answered ──── half: renew ── ends ┘
+/// ```
+///
+/// Renewals start at half the lease, so most attempts never renew. One that fails is tried again; one that finds the
+/// record moved on stops, and the attempt goes on all the same: it cannot be called back, and its outcome is still the
+/// truth. The deadline ends it, renewed or not. Everything it writes carries its token; a *later attempt* has another
+/// one, and that alone makes this one superseded.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) id: Id,
+    pub(crate) token: Token,
+    /// When this attempt must have ended, by this node's clock.
+    pub(crate) deadline: Instant,
+    /// What the store last showed, and when this node asked.
+    held: Mutex<(Seen, Instant)>,
+    /// Lands the flight when the lease is given up. None where another request of this key is in the air here.
+    pilot: Option<Pilot>,
+}
+
+/// Renewals start after this part of a lease.
+const RENEW_AFTER: u32 = 2;
+/// A renewal that failed is tried again after this part of a lease.
+const AGAIN_AFTER: u32 = 10;
+
+impl Lease {
+    /// The hold on a record that was just reserved; `asked_at` is when this node asked.
+    pub(crate) fn new(id: Id, seen: Seen, asked_at: Instant, pilot: Option<Pilot>) -> Self {
+        if let Some(pilot) = &pilot {
+            pilot.runs(seen.clone(), asked_at);
+        }
+        let deadline = asked_at + seen.record.terms.deadline;
+        let token = seen.record.token;
+        Self { id, token, deadline, held: Mutex::new((seen, asked_at)), pilot }
+    }
+
+    /// What the store last showed.
+    pub(crate) fn seen(&self) -> Seen {
+        self.held().0.clone()
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        self.held().0.record.terms
+    }
+
+    /// Whether so much of the lease is used that nothing may be sent under it any more.
+    pub(crate) fn is_half_used(&self) -> bool {
+        let held = self.held();
+        held.1.elapsed() >= held.0.record.terms.lease / RENEW_AFTER
+    }
+
+    /// Renews once; false where the record has moved on.
+    pub(crate) async fn renew(&self, engine: &Engine, store_timeout: Duration) -> Result<bool, onlyonce_store::Error> {
+        let asked_at = Instant::now();
+        let renewed = engine.renew(self.id, self.seen(), self.token, store_timeout).await?;
+        let Some(seen) = renewed else { return Ok(false) };
+        if let Some(pilot) = &self.pilot {
+            pilot.runs(seen.clone(), asked_at);
+        }
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (seen, asked_at);
+        Ok(true)
+    }
+
+    /// Keeps the lease until the deadline, and returns then.
+    pub(crate) async fn keep(&self, engine: &Engine, store_timeout: Duration) {
+        let lease = self.terms().lease;
+        let mut renew_at = self.held().1 + lease / RENEW_AFTER;
+        while renew_at < self.deadline {
+            sleep_until(renew_at).await;
+            match self.renew(engine, store_timeout).await {
+                Ok(true) => renew_at = self.held().1 + lease / RENEW_AFTER,
+                Ok(false) => {
+                    tracing::warn!(record = %self.id, "the lease lapsed while the attempt ran; its outcome still counts");
+                    break;
+                }
+                Err(error) => {
+                    tracing::warn!(record = %self.id, error = %chain(&error), "the lease is not renewed yet");
+                    renew_at = Instant::now() + lease / AGAIN_AFTER;
+                }
+            }
+        }
+        sleep_until(self.deadline).await;
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, (Seen, Instant)> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

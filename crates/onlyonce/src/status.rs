@@ -1,0 +1,176 @@
+//! Callers ask about their own key.
+//!
+//! `GET /_onlyonce/keys/{key}` with the credentials of the request itself. Whoever asks for a key of another scope gets
+//! what it would get for a key that never existed.
+//!
+//! | record | answer | with `/response` |
+//! |---|---|---|
+//! | pending, running | 202, `Retry-After`, the state | the same |
+//! | completed | 200, the state | the stored answer, as a replay |
+//! | completed, without a body | 200 | 409 `idempotency_response_not_stored` |
+//! | retryable | 200 | 404 |
+//! | unknown | 200 | 409 `idempotency_outcome_unknown` |
+//! | expired, where `on_expired = "gone"` | 410 | 410 |
+//! | none | 404 | 404 |
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use http::{HeaderValue, Method, Response, StatusCode};
+use onlyonce_core::key::Key;
+use onlyonce_core::machine::{self, Standing};
+use onlyonce_core::policy::Policy;
+use onlyonce_core::record::{Record, Seen};
+use onlyonce_core::refusal::Refusal;
+use onlyonce_core::time::Timestamp;
+
+use crate::problem::{self, seconds, status_path};
+
+/// Where callers ask.
+pub(crate) const PREFIX: &str = "/_onlyonce/keys/";
+
+/// A question about a key.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Question<'a> {
+    /// The key, decoded but not checked.
+    pub(crate) key: Cow<'a, [u8]>,
+    /// Whether the stored answer itself is asked for.
+    pub(crate) wants_response: bool,
+}
+
+/// The question in a request, if it is one.
+pub(crate) fn question<'a>(method: &Method, path: &'a str) -> Option<Question<'a>> {
+    let rest = path.strip_prefix(PREFIX)?;
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    // A slash inside a key is percent-encoded, so the plain one divides.
+    let (key, wants_response) = match rest.split_once('/') {
+        None => (rest, false),
+        Some((key, "response")) => (key, true),
+        Some(_) => return None,
+    };
+    Some(Question { key: decoded(key), wants_response })
+}
+
+fn decoded(text: &str) -> Cow<'_, [u8]> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        match (first, tail) {
+            (b'%', [high, low, after @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                let digit = |byte: &u8| char::from(*byte).to_digit(16).unwrap_or(0);
+                bytes.push(u8::try_from(digit(high) * 16 + digit(low)).unwrap_or(0));
+                rest = after;
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    Cow::Owned(bytes)
+}
+
+/// What the caller is told, where the answer is not a replay.
+pub(crate) fn answer(seen: Option<&Seen>, key: &Key, wants_response: bool, policy: &Policy) -> Response<Bytes> {
+    let refuse = |refusal: Refusal| problem::answer(&refusal, &policy.dialect, Some(key));
+    let standing = machine::standing(seen, policy);
+    match (standing, seen) {
+        (Standing::Gone, _) => refuse(Refusal::Expired),
+        (Standing::Absent, _) | (_, None) => not_found(),
+        (Standing::InProgress(_), Some(seen)) => in_progress(seen, key, policy),
+        (Standing::Ended(_), Some(seen)) if wants_response => match machine::withheld(seen) {
+            Some(refusal) => refuse(refusal),
+            None => not_found(),
+        },
+        (Standing::Ended(expires_at), Some(seen)) => state(StatusCode::OK, &seen.record, expires_at),
+    }
+}
+
+/// 202: it is under way, and where to ask.
+pub(crate) fn in_progress(seen: &Seen, key: &Key, policy: &Policy) -> Response<Bytes> {
+    let mut response = state(StatusCode::ACCEPTED, &seen.record, None);
+    let headers = response.headers_mut();
+    if let Standing::InProgress(wait) = machine::standing(Some(seen), policy) {
+        headers.insert(RETRY_AFTER, seconds(wait));
+    }
+    let location = HeaderValue::try_from(status_path(key)).expect("a percent-encoded key is visible ASCII");
+    headers.insert(LOCATION, location);
+    response
+}
+
+fn not_found() -> Response<Bytes> {
+    let body = r#"{"type":"about:blank","title":"Not Found","status":404,"detail":"There is no such key for this caller."}"#;
+    json(StatusCode::NOT_FOUND, "application/problem+json", body.into())
+}
+
+fn state(status: StatusCode, record: &Record, expires_at: Option<Timestamp>) -> Response<Bytes> {
+    let mut body = format!(
+        r#"{{"state":"{}","attempt":{},"created_at":"{}","expires_at":"#,
+        record.state.name(),
+        record.attempt,
+        rfc3339(record.created_at)
+    );
+    match expires_at {
+        Some(expires_at) => write!(body, "\"{}\"", rfc3339(expires_at)),
+        None => write!(body, "null"),
+    }
+    .expect("writing to a string cannot fail");
+    match machine::stored(record) {
+        Some((response, _)) => write!(body, r#","status":{}}}"#, response.status),
+        None => write!(body, r#","status":null}}"#),
+    }
+    .expect("writing to a string cannot fail");
+    json(status, "application/json", body)
+}
+
+fn json(status: StatusCode, content_type: &'static str, body: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn rfc3339(moment: Timestamp) -> String {
+    jiff::Timestamp::from_microsecond(moment.as_micros()).unwrap_or(jiff::Timestamp::MAX).to_string()
+}
+
+/// An HTTP-date; a fraction of a second counts as the next whole one, so that nobody is told too early an expiry.
+pub(crate) fn http_date(moment: Timestamp) -> HeaderValue {
+    let moment = jiff::Timestamp::from_second(moment.as_secs_ceil()).unwrap_or(jiff::Timestamp::MAX);
+    jiff::fmt::rfc2822::DateTimePrinter::new()
+        .timestamp_to_rfc9110_string(&moment)
+        .ok()
+        .and_then(|text| HeaderValue::try_from(text).ok())
+        .unwrap_or(HeaderValue::from_static("Fri, 31 Dec 9999 23:59:59 GMT"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_names_a_percent_encoded_key() {
+        let asked = question(&Method::GET, "/_onlyonce/keys/a%2Fb%20c").unwrap();
+        assert_eq!(asked, Question { key: Cow::Owned(b"a/b c".to_vec()), wants_response: false });
+        let asked = question(&Method::GET, "/_onlyonce/keys/k1/response").unwrap();
+        assert_eq!(asked, Question { key: Cow::Borrowed(b"k1"), wants_response: true });
+        for path in ["/_onlyonce/keys", "/_onlyonce/keys/k/other", "/orders"] {
+            assert_eq!(question(&Method::GET, path), None, "{path}");
+        }
+        assert_eq!(question(&Method::POST, "/_onlyonce/keys/k1"), None);
+    }
+
+    #[test]
+    fn an_expiry_is_told_in_whole_seconds_and_never_too_early() {
+        let moment = Timestamp::from_micros(784_111_777_000_001);
+        assert_eq!(http_date(moment), "Sun, 06 Nov 1994 08:49:38 GMT");
+    }
+}

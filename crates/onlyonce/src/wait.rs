@@ -1,0 +1,131 @@
+//! Duplicates that wait for the answer.
+//!
+//! A duplicate of what runs on this node is woken when it lands. For what runs on another node, or is unknown and
+//! waits for a verdict, one task a key looks at the store, however many wait for it. Waiting holds no thread and no
+//! connection, and no more than [`WAITERS_MAX`] wait at once.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use onlyonce_core::record::{Id, Revision};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::cache::ById;
+use crate::engine::Engine;
+
+/// So many duplicates may wait at once on one node; more are refused as if they had not asked to.
+pub const WAITERS_MAX: usize = 20_000;
+/// How often one task looks at a record that runs elsewhere.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// How long one look may take.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    waiting: AtomicUsize,
+    watches: Mutex<HashMap<Id, Arc<Watch>, ById>>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    /// The revision that is looked away from.
+    revision: Option<Revision>,
+    changed: Notify,
+}
+
+/// What waiting came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// Something changed: look again.
+    Changed,
+    /// The time is up, or too many wait.
+    Over,
+}
+
+impl Engine {
+    /// Waits until the record may no longer be at the revision it was refused on.
+    pub(crate) async fn wait(self: &Arc<Self>, id: Id, refused_on: Option<Revision>, until: Instant) -> Waited {
+        let Some(_waiter) = Waiter::new(&self.watches) else { return Waited::Over };
+        let changed = async {
+            match self.flight(&id) {
+                Some(flight) => flight.landed().await,
+                None => self.watch(id, refused_on).await,
+            }
+        };
+        match timeout_at(until, changed).await {
+            Ok(()) => Waited::Changed,
+            Err(_) => Waited::Over,
+        }
+    }
+
+    /// Waits for the one task that looks at the store; begins it where there is none.
+    async fn watch(self: &Arc<Self>, id: Id, refused_on: Option<Revision>) {
+        let (watch, begins) = self.watches.join(id, refused_on);
+        // Whoever was refused on another revision than the one looked for has a change behind it already.
+        if watch.revision != refused_on {
+            return;
+        }
+        let changed = watch.changed.notified();
+        if begins {
+            let engine = self.clone();
+            self.tasks.spawn(async move { engine.look(id, refused_on).await });
+        }
+        changed.await;
+    }
+
+    async fn look(&self, id: Id, refused_on: Option<Revision>) {
+        while self.watches.is_watched(&id) {
+            let seen = self.load(id, LOOK_TIMEOUT).await;
+            // A store that does not answer is no news.
+            if seen.is_ok_and(|seen| seen.map(|seen| seen.revision) != refused_on) {
+                break;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        if let Some(watch) = self.watches.lock().remove(&id) {
+            watch.changed.notify_waiters();
+        }
+    }
+}
+
+impl Watches {
+    /// The watch of a key, and whether it has just begun.
+    fn join(&self, id: Id, revision: Option<Revision>) -> (Arc<Watch>, bool) {
+        match self.lock().entry(id) {
+            Entry::Occupied(entry) => (entry.get().clone(), false),
+            Entry::Vacant(entry) => {
+                (entry.insert(Arc::new(Watch { revision, changed: Notify::new() })).clone(), true)
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Id, Arc<Watch>, ById>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anybody but the table still holds it.
+    fn is_watched(&self, id: &Id) -> bool {
+        self.lock().get(id).is_some_and(|watch| Arc::strong_count(watch) > 1)
+    }
+}
+
+/// One who waits; counted.
+struct Waiter<'a>(&'a Watches);
+
+impl<'a> Waiter<'a> {
+    fn new(watches: &'a Watches) -> Option<Self> {
+        let waiter = Self(watches);
+        // Counted first and given back by the drop below where it is one too many.
+        (watches.waiting.fetch_add(1, Ordering::Relaxed) < WAITERS_MAX).then_some(waiter)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
