@@ -1,0 +1,3 @@
+//! What the crate promises, seen from outside.
+
+mod fingerprint;
