@@ -177,6 +177,8 @@ pub enum Invalid {
     },
     /// It looks like personal data, and that is refused.
     PersonalData(LooksLike),
+    /// `Connection` names its header: it was meant for one hop only.
+    ConnectionNamed,
 }
 
 impl Rules {
@@ -448,6 +450,7 @@ impl fmt::Display for Invalid {
             Self::PersonalData(it) => {
                 write!(f, "the key looks like {it}; send a random one, such as a UUID")
             }
+            Self::ConnectionNamed => f.write_str("the Connection header names the key's own; leave it out there"),
         }
     }
 }

@@ -31,7 +31,8 @@ use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::policy::{OnExpired, Policy};
 use crate::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, Token, Verdict,
+    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, Token,
+    Verdict,
 };
 use crate::refusal::Refusal;
 use crate::scope::Scope;
@@ -63,7 +64,7 @@ pub struct Request<'a> {
 }
 
 /// How a request gives its fingerprint: computing it costs, so it is asked only for what is needed.
-pub trait Prints {
+pub trait Prints: Sync {
     /// The fingerprint to store with a new record.
     fn fingerprint(&self) -> Fingerprint;
     /// Whether a stored fingerprint is of this very request.
@@ -114,7 +115,9 @@ pub fn decide(seen: Option<&Seen>, request: &Request<'_>) -> Decision {
         };
     }
     if !request.fingerprint.matches(&record.fingerprint) {
-        return Decision::Refuse(Refusal::KeyReused { other_endpoint: request.route != record.route.as_ref() });
+        return Decision::Refuse(Refusal::KeyReused {
+            other_endpoint: request.route != record.route.as_ref(),
+        });
     }
     match &record.state {
         State::Completed { response: Some(_), .. } => Decision::Replay,
@@ -240,7 +243,9 @@ pub fn finish(seen: Option<&Seen>, token: Token, outcome: &Outcome) -> Finish {
 pub fn sweep(seen: &Seen) -> Option<Draft> {
     let (record, now) = (&*seen.record, seen.now);
     match &record.state {
-        State::Running { .. } if has_lapsed(record, now) => Some(lose(record, lapse_reason(record, now), now)),
+        State::Running { .. } if has_lapsed(record, now) => {
+            Some(lose(record, lapse_reason(record, now), now))
+        }
         State::Pending { expires_at } if now >= *expires_at => {
             Some(complete(record, Some(given_up()), Source::Sweeper, None))
         }
@@ -403,7 +408,9 @@ pub fn forget(seen: &Seen, token: Token, force: Force) -> Option<Draft> {
 /// When a record wants attention next.
 pub fn due(draft: &Draft) -> Due {
     match &draft.state {
-        State::Pending { expires_at } | State::Completed { expires_at, .. } => Due::default().or_at(*expires_at),
+        State::Pending { expires_at } | State::Completed { expires_at, .. } => {
+            Due::default().or_at(*expires_at)
+        }
         State::Running { lapses_at } => {
             Due::default().or_at(*lapses_at).or_at(draft.began_at.plus(draft.terms.deadline))
         }
@@ -414,25 +421,15 @@ pub fn due(draft: &Draft) -> Due {
                 false => due,
             }
         }
-        State::Unknown { ask_at, .. } => ask_at.map_or_else(Due::default, |ask_at| Due::default().or_at(ask_at)),
+        State::Unknown { ask_at, .. } => {
+            ask_at.map_or_else(Due::default, |ask_at| Due::default().or_at(ask_at))
+        }
     }
 }
 
 /// Whether the row may be deleted: finished and expired. A running, pending or unknown one never is, by age alone.
 pub fn may_reap(record: &Record, now: Timestamp) -> bool {
     has_expired(record, now)
-}
-
-/// Whether an answer of this record may be replayed from a cache, and until when: only completed ones with a body.
-pub fn replayable_until(record: &Record) -> Option<Timestamp> {
-    match &record.state {
-        State::Completed { response: Some(_), expires_at, .. } => Some(*expires_at),
-        State::Completed { response: None, .. }
-        | State::Pending { .. }
-        | State::Running { .. }
-        | State::Retryable { .. }
-        | State::Unknown { .. } => None,
-    }
 }
 
 /// The stored answer and until when it is kept, where there is one.
@@ -445,6 +442,11 @@ pub fn stored(record: &Record) -> Option<(&Response, Timestamp)> {
         | State::Retryable { .. }
         | State::Unknown { .. } => None,
     }
+}
+
+/// Whether the record's answer may be replayed now: stored, and not expired.
+pub fn is_replayable(seen: &Seen) -> bool {
+    stored(&seen.record).is_some_and(|(_, expires_at)| seen.now < expires_at)
 }
 
 /// What a caller who asks about its own key is told.
@@ -583,8 +585,7 @@ fn happened(record: &Record, response: Option<Response>, by: Source) -> Draft {
     let Some(calling) = &record.progress.calling else { return complete(record, response, by, None) };
     let mut draft = retryable(record, None, None);
     draft.relies_on_memory = false;
-    draft.progress =
-        Progress { recovery_point: Some(calling.phase.clone()), calling: None, found: response };
+    draft.progress = Progress { recovery_point: Some(calling.phase.clone()), calling: None, found: response };
     draft
 }
 
@@ -621,7 +622,9 @@ fn ask_later(record: &Record, backoff: Backoff, now: Timestamp) -> Draft {
 fn has_lapsed(record: &Record, now: Timestamp) -> bool {
     match &record.state {
         State::Running { lapses_at } => now >= *lapses_at || now >= record.deadline_at(),
-        State::Pending { .. } | State::Completed { .. } | State::Retryable { .. } | State::Unknown { .. } => false,
+        State::Pending { .. } | State::Completed { .. } | State::Retryable { .. } | State::Unknown { .. } => {
+            false
+        }
     }
 }
 

@@ -235,7 +235,11 @@ impl Policy {
             fault("policy.key_chars_max", self.key.chars_max.to_string(), remedy);
         }
         if self.methods.is_empty() {
-            fault("policy.methods", "[]".into(), "covers nothing; name at least one method, such as POST".into());
+            fault(
+                "policy.methods",
+                "[]".into(),
+                "covers nothing; name at least one method, such as POST".into(),
+            );
         }
         for method in self.methods.iter().filter(|method| method.is_safe()) {
             let remedy = "is a safe method: it runs each time and is never stored; take it out";
@@ -249,17 +253,26 @@ impl Policy {
             fault("policy.scope", "[]".into(), remedy.into());
         }
         if self.retention < RETENTION_MIN {
-            fault("policy.retention", span(self.retention), "is shorter than 1s; keep answers at least that long".into());
+            fault(
+                "policy.retention",
+                span(self.retention),
+                "is shorter than 1s; keep answers at least that long".into(),
+            );
         }
         if self.lease < LEASE_MIN {
-            fault("policy.lease", span(self.lease), "is too short to be renewed in time; set at least 1s".into());
+            fault(
+                "policy.lease",
+                span(self.lease),
+                "is too short to be renewed in time; set at least 1s".into(),
+            );
         }
         if self.deadline < self.lease {
             let remedy = format!("is shorter than policy.lease {}; set at least that", span(self.lease));
             fault("policy.deadline", span(self.deadline), remedy);
         }
         let is_renewable = self.lease >= LEASE_MIN;
-        if self.store_timeout.is_zero() || (is_renewable && self.store_timeout.saturating_mul(2) > self.lease) {
+        if self.store_timeout.is_zero() || (is_renewable && self.store_timeout.saturating_mul(2) > self.lease)
+        {
             let remedy = format!("must be above 0s and at most half of policy.lease {}", span(self.lease));
             fault("policy.store_timeout", span(self.store_timeout), remedy);
         }

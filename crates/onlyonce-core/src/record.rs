@@ -365,7 +365,8 @@ pub enum StateName {
 
 impl StateName {
     /// All five.
-    pub const ALL: [Self; 5] = [Self::Pending, Self::Running, Self::Completed, Self::Retryable, Self::Unknown];
+    pub const ALL: [Self; 5] =
+        [Self::Pending, Self::Running, Self::Completed, Self::Retryable, Self::Unknown];
 
     /// The name in lower case.
     pub const fn as_str(self) -> &'static str {
@@ -443,7 +444,9 @@ pub struct MalformedHandle;
 
 impl fmt::Display for MalformedHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a handle: expected 64 hex digits, a dot and 32 hex digits, as sent in Onlyonce-Token")
+        f.write_str(
+            "not a handle: expected 64 hex digits, a dot and 32 hex digits, as sent in Onlyonce-Token",
+        )
     }
 }
 
@@ -504,7 +507,15 @@ mod tests {
     #[test]
     fn a_malformed_handle_is_refused() {
         let good = Handle { id: Id([1; 32]), token: Token([2; 16]) }.to_string();
-        for text in ["", ".", "abc", &good[1..], &good.replace('.', ":"), &good.replace('0', "g"), &good.replace('1', "é")] {
+        for text in [
+            "",
+            ".",
+            "abc",
+            &good[1..],
+            &good.replace('.', ":"),
+            &good.replace('0', "g"),
+            &good.replace('1', "é"),
+        ] {
             assert_eq!(text.parse::<Handle>(), Err(MalformedHandle), "{text:?}");
         }
     }

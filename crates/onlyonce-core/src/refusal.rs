@@ -268,7 +268,7 @@ impl fmt::Display for Refusal {
             Self::KeyMissing { header } => {
                 write!(f, "This operation needs an idempotency key: send a new unique value, such as a UUID, in the {header} header.")
             }
-            Self::KeyInvalid(invalid) => invalid.fmt(f),
+            Self::KeyInvalid(invalid) => write!(f, "Nothing was run: {invalid}."),
             Self::ScopeMissing { sources } => {
                 write!(f, "The caller could not be identified. The scope setting asks for: {sources}.")
             }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use onlyonce_core::machine;
 use onlyonce_core::record::{Id, Record, Seen};
+use quick_cache::Weighter;
 use quick_cache::sync::Cache as Entries;
 use quick_cache::sync::DefaultLifecycle;
-use quick_cache::Weighter;
 use tokio::time::Instant;
 
 /// How much of answers is kept, in bytes.
@@ -36,7 +36,7 @@ impl Cache {
 
     /// Keeps what may be replayed. `asked_at` is when the look began that `seen` came from.
     pub(crate) fn keep(&self, id: Id, seen: &Seen, asked_at: Instant) {
-        let Some(expires_at) = machine::replayable_until(&seen.record) else { return };
+        let Some((_, expires_at)) = machine::stored(&seen.record) else { return };
         let Some(until) = asked_at.checked_add(expires_at.since(seen.now)) else { return };
         self.0.insert(id, Cached { record: seen.record.clone(), until });
     }

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce_core::machine::{self, Decision, Finish, Prints, Renewal, Request};
+use onlyonce_core::machine::{self, Decision, Finish, Renewal, Request};
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, Token};
@@ -62,6 +62,8 @@ pub(crate) enum Begun {
 pub(crate) enum Finished {
     /// It is on record, as shown.
     Written(Seen),
+    /// This attempt's completion was on record already, by its own transaction or by a verdict.
+    Already(Seen),
     /// A later attempt has begun, or the record is gone; what is there now.
     Superseded(Option<Seen>),
     /// The store did not answer; the write is tried on in the background.
@@ -284,7 +286,9 @@ impl Engine {
             };
             match written {
                 Ok(finished) => return finished,
-                Err(error) => tracing::warn!(record = %id, error = %chain(&error), "the outcome is not written yet"),
+                Err(error) => {
+                    tracing::warn!(record = %id, error = %chain(&error), "the outcome is not written yet")
+                }
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -303,8 +307,11 @@ impl Engine {
         for _ in 0..SWAPS_MAX {
             let draft = match (machine::finish(seen.as_ref(), token, outcome), seen.as_ref()) {
                 (Finish::Write(draft), _) => draft,
-                (Finish::Already | Finish::Known, Some(now)) => return Ok(Finished::Written(now.clone())),
-                (Finish::Already | Finish::Known | Finish::Superseded, _) => return Ok(Finished::Superseded(seen)),
+                (Finish::Already, Some(now)) => return Ok(Finished::Already(now.clone())),
+                (Finish::Known, Some(now)) => return Ok(Finished::Written(now.clone())),
+                (Finish::Already | Finish::Known | Finish::Superseded, _) => {
+                    return Ok(Finished::Superseded(seen));
+                }
             };
             let asked_at = Instant::now();
             let expected = seen.as_ref().map(|seen| seen.revision);
@@ -342,7 +349,8 @@ impl Engine {
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         if let Err(wait) = self.breaker.check() {
-            let message = format!("the store did not answer before; it is asked again in {} ms", wait.as_millis());
+            let message =
+                format!("the store did not answer before; it is asked again in {} ms", wait.as_millis());
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         let answered = timeout(store_timeout, call).await.unwrap_or_else(|_| {

@@ -132,14 +132,6 @@ impl Pilot {
         }
     }
 
-    /// What the store last showed.
-    pub(crate) fn seen(&self) -> Option<Seen> {
-        match &*lock(&self.flight.leg) {
-            Leg::Running(seen, _) => Some(seen.clone()),
-            Leg::Asking | Leg::Failed(_) | Leg::Landed => None,
-        }
-    }
-
     /// The store could not be asked: whoever waits for its answer gets this one.
     pub(crate) fn failed(self, refusal: Refusal) {
         self.end(Leg::Failed(refusal));

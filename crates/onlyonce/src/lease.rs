@@ -68,7 +68,11 @@ impl Lease {
     }
 
     /// Renews once; false where the record has moved on.
-    pub(crate) async fn renew(&self, engine: &Engine, store_timeout: Duration) -> Result<bool, onlyonce_store::Error> {
+    pub(crate) async fn renew(
+        &self,
+        engine: &Engine,
+        store_timeout: Duration,
+    ) -> Result<bool, onlyonce_store::Error> {
         let asked_at = Instant::now();
         let renewed = engine.renew(self.id, self.seen(), self.token, store_timeout).await?;
         let Some(seen) = renewed else { return Ok(false) };

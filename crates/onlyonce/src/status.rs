@@ -13,7 +13,6 @@
 //! | expired, where `on_expired = "gone"` | 410 | 410 |
 //! | none | 404 | 404 |
 
-use std::borrow::Cow;
 use std::fmt::Write;
 
 use bytes::Bytes;
@@ -33,15 +32,15 @@ pub(crate) const PREFIX: &str = "/_onlyonce/keys/";
 
 /// A question about a key.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Question<'a> {
-    /// The key, decoded but not checked.
-    pub(crate) key: Cow<'a, [u8]>,
+pub(crate) struct Question {
+    /// The key, decoded. Not checked: one that cannot be finds nothing.
+    pub(crate) key: Key,
     /// Whether the stored answer itself is asked for.
     pub(crate) wants_response: bool,
 }
 
 /// The question in a request, if it is one.
-pub(crate) fn question<'a>(method: &Method, path: &'a str) -> Option<Question<'a>> {
+pub(crate) fn question(method: &Method, path: &str) -> Option<Question> {
     let rest = path.strip_prefix(PREFIX)?;
     if !matches!(*method, Method::GET | Method::HEAD) {
         return None;
@@ -52,13 +51,11 @@ pub(crate) fn question<'a>(method: &Method, path: &'a str) -> Option<Question<'a
         Some((key, "response")) => (key, true),
         Some(_) => return None,
     };
-    Some(Question { key: decoded(key), wants_response })
+    Some(Question { key: Key::stored(&decoded(key)), wants_response })
 }
 
-fn decoded(text: &str) -> Cow<'_, [u8]> {
-    if !text.contains('%') {
-        return Cow::Borrowed(text.as_bytes());
-    }
+/// Percent-encoded text; what is no UTF-8 inside matches nothing.
+pub(crate) fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -74,11 +71,16 @@ fn decoded(text: &str) -> Cow<'_, [u8]> {
             }
         }
     }
-    Cow::Owned(bytes)
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// What the caller is told, where the answer is not a replay.
-pub(crate) fn answer(seen: Option<&Seen>, key: &Key, wants_response: bool, policy: &Policy) -> Response<Bytes> {
+pub(crate) fn answer(
+    seen: Option<&Seen>,
+    key: &Key,
+    wants_response: bool,
+    policy: &Policy,
+) -> Response<Bytes> {
     let refuse = |refusal: Refusal| problem::answer(&refusal, &policy.dialect, Some(key));
     let standing = machine::standing(seen, policy);
     match (standing, seen) {
@@ -159,9 +161,9 @@ mod tests {
     #[test]
     fn a_question_names_a_percent_encoded_key() {
         let asked = question(&Method::GET, "/_onlyonce/keys/a%2Fb%20c").unwrap();
-        assert_eq!(asked, Question { key: Cow::Owned(b"a/b c".to_vec()), wants_response: false });
+        assert_eq!(asked, Question { key: Key::stored("a/b c"), wants_response: false });
         let asked = question(&Method::GET, "/_onlyonce/keys/k1/response").unwrap();
-        assert_eq!(asked, Question { key: Cow::Borrowed(b"k1"), wants_response: true });
+        assert_eq!(asked, Question { key: Key::stored("k1"), wants_response: true });
         for path in ["/_onlyonce/keys", "/_onlyonce/keys/k/other", "/orders"] {
             assert_eq!(question(&Method::GET, path), None, "{path}");
         }

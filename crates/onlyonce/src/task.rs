@@ -1,5 +1,6 @@
 //! Tasks that outlive the request that began them, and somebody who waits for them.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,6 +26,11 @@ impl Tasks {
             task.await;
             drop(open);
         });
+    }
+
+    /// The same for a request whose client is gone: its answer has nobody to go to.
+    pub(crate) fn spawn_answering<T: 'static>(&self, answering: Pin<Box<dyn Future<Output = T> + Send>>) {
+        self.spawn(async move { drop(answering.await) });
     }
 
     /// Ready once nothing is open.

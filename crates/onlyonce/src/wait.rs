@@ -2,7 +2,7 @@
 //!
 //! A duplicate of what runs on this node is woken when it lands. For what runs on another node, or is unknown and
 //! waits for a verdict, one task a key looks at the store, however many wait for it. Waiting holds no thread and no
-//! connection, and no more than [`WAITERS_MAX`] wait at once.
+//! connection, and no more than `WAITERS_MAX` wait at once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,7 +18,7 @@ use crate::cache::ById;
 use crate::engine::Engine;
 
 /// So many duplicates may wait at once on one node; more are refused as if they had not asked to.
-pub const WAITERS_MAX: usize = 20_000;
+const WAITERS_MAX: usize = 20_000;
 /// How often one task looks at a record that runs elsewhere.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// How long one look may take.
@@ -48,7 +48,12 @@ pub(crate) enum Waited {
 
 impl Engine {
     /// Waits until the record may no longer be at the revision it was refused on.
-    pub(crate) async fn wait(self: &Arc<Self>, id: Id, refused_on: Option<Revision>, until: Instant) -> Waited {
+    pub(crate) async fn wait(
+        self: &Arc<Self>,
+        id: Id,
+        refused_on: Option<Revision>,
+        until: Instant,
+    ) -> Waited {
         let Some(_waiter) = Waiter::new(&self.watches) else { return Waited::Over };
         let changed = async {
             match self.flight(&id) {

@@ -1,4 +1,5 @@
-//! What onlyonce-core promises, through its public face. One binary, so that one link step serves them all.
+//! What the crate promises, seen from outside.
 
+mod fingerprint;
 mod key;
 mod scope;

@@ -1,0 +1,80 @@
+//! Answers: the handler's own, and replays of it.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use onlyonce_core::machine;
+use onlyonce_core::policy::Policy;
+use onlyonce_core::record::{self, Record};
+use onlyonce_core::time::Timestamp;
+
+use crate::body::Body;
+use crate::engine::Finished;
+use crate::problem::{CREATED, EXPIRES, STORED};
+use crate::status::http_date;
+
+/// The stored answer, marked as a replay.
+pub(crate) fn replay<R>(record: &Record, policy: &Policy) -> Response<Body<R>> {
+    let (stored, expires_at) = machine::stored(record).expect("only a record with an answer is replayed");
+    let mut response = repeated(stored, expires_at);
+    let headers = response.headers_mut();
+    headers.insert(policy.dialect.replayed.clone(), HeaderValue::from_static("true"));
+    headers.insert(CREATED, http_date(record.created_at));
+    response
+}
+
+/// What the client of an attempt is told, once its outcome is on record or refused there.
+pub(crate) fn finished<R>(own: Response<Body<R>>, finished: &Finished, policy: &Policy) -> Response<Body<R>> {
+    match finished {
+        Finished::Written(seen) => {
+            let expires_at = machine::stored(&seen.record).map(|(_, expires_at)| expires_at);
+            self::own(own, expires_at)
+        }
+        // Its own transaction, or a verdict, completed it: what is stored is what every retry will get.
+        Finished::Already(seen) => match machine::stored(&seen.record) {
+            Some((stored, expires_at)) => repeated(stored, expires_at),
+            None => self::own(own, None),
+        },
+        Finished::Superseded(seen) => match seen.as_ref().filter(|seen| machine::is_replayable(seen)) {
+            Some(seen) => replay(&seen.record, policy),
+            None => self::own(own, None),
+        },
+        Finished::NotWritten => self::own(own, None),
+    }
+}
+
+/// The handler's own answer, with until when it is replayed, or that it will not be.
+pub(crate) fn own<R>(mut response: Response<Body<R>>, expires_at: Option<Timestamp>) -> Response<Body<R>> {
+    match expires_at {
+        Some(expires_at) => response.headers_mut().insert(EXPIRES, http_date(expires_at)),
+        None => response.headers_mut().insert(STORED, HeaderValue::from_static("false")),
+    };
+    response
+}
+
+fn repeated<R>(stored: &record::Response, expires_at: Timestamp) -> Response<Body<R>> {
+    let mut response = Response::new(Body::whole(stored.body.clone()));
+    *response.status_mut() = StatusCode::from_u16(stored.status).expect("a stored status was a status once");
+    let headers = response.headers_mut();
+    headers.reserve(stored.headers.len() + 3);
+    for (name, value) in &stored.headers {
+        headers.append(name, value.clone());
+    }
+    headers.insert(EXPIRES, http_date(expires_at));
+    response
+}
+
+/// What the headers of an answer cost to keep.
+pub(crate) fn header_bytes(headers: &HeaderMap) -> u64 {
+    headers.iter().map(|(name, value)| (name.as_str().len() + value.len()) as u64).sum()
+}
+
+/// A body that broke off: the client is gone, or did not speak HTTP. Nothing was reserved and nothing ran.
+pub(crate) fn unreadable<R>() -> Response<Body<R>> {
+    let body = r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"The request's body could not be read. Nothing was run."}"#;
+    let mut response = Response::new(Body::whole(Bytes::from_static(body.as_bytes())));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,112 @@
+//! The answer to come.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use http::Response;
+use pin_project_lite::pin_project;
+
+use crate::body::Body;
+use crate::headers;
+use crate::task::Tasks;
+
+pin_project! {
+    /// The answer to come. Dropped while an attempt is under way, the attempt goes on without it: a client that hangs
+    /// up changes nothing.
+    pub struct ResponseFuture<F, R: 'static, E: 'static> {
+        #[pin]
+        way: Way<F, R, E>,
+    }
+}
+
+pin_project! {
+    #[project = WayProjected]
+    enum Way<F, R: 'static, E: 'static> {
+        /// Not ours: as if we were not there.
+        Passing { #[pin] future: F },
+        /// Answered already.
+        Answered { response: Option<Response<Body<R>>> },
+        /// Ours.
+        Keyed { keyed: Keyed<R, E> },
+    }
+}
+
+type Answering<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
+
+/// A keyed request under way. Only while it must not be lost does it outlive its client.
+struct Keyed<R: 'static, E: 'static> {
+    future: Option<Answering<R, E>>,
+    hold: Hold,
+    tasks: Tasks,
+}
+
+/// Whether a request must be carried on without its client: from before the reservation until the outcome is written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hold(Arc<AtomicBool>);
+
+impl Hold {
+    pub(crate) fn set(&self, must_go_on: bool) {
+        self.0.store(must_go_on, Ordering::Release);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl<F, R, E> ResponseFuture<F, R, E> {
+    pub(crate) fn passing(future: F) -> Self {
+        Self { way: Way::Passing { future } }
+    }
+
+    pub(crate) fn answered(response: Response<Body<R>>) -> Self {
+        Self { way: Way::Answered { response: Some(response) } }
+    }
+}
+
+impl<F, R, E> ResponseFuture<F, R, E> {
+    pub(crate) fn keyed(
+        future: impl Future<Output = Result<Response<Body<R>>, E>> + Send + 'static,
+        hold: Hold,
+        tasks: Tasks,
+    ) -> Self {
+        Self { way: Way::Keyed { keyed: Keyed { future: Some(Box::pin(future)), hold, tasks } } }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F, R, E>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    type Output = Result<Response<Body<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().way.project() {
+            WayProjected::Passing { future } => {
+                let mut response = ready!(future.poll(cx))?;
+                headers::strip_control(response.headers_mut());
+                Poll::Ready(Ok(response.map(Body::passed)))
+            }
+            WayProjected::Answered { response } => {
+                Poll::Ready(Ok(response.take().expect("a future is not polled again once it is ready")))
+            }
+            WayProjected::Keyed { keyed } => {
+                let future = keyed.future.as_mut().expect("a future is not polled again once it is ready");
+                let answered = ready!(future.as_mut().poll(cx));
+                keyed.future = None;
+                Poll::Ready(answered)
+            }
+        }
+    }
+}
+
+impl<R, E> Drop for Keyed<R, E> {
+    fn drop(&mut self) {
+        let Some(future) = self.future.take() else { return };
+        if self.hold.is_set() {
+            self.tasks.spawn_answering(future);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Which headers pass, which are kept, and which are ours alone.
+
+use std::time::Duration;
+
+use http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use onlyonce_core::outcome::{Said, SaidOutcome};
+use onlyonce_core::policy::Policy;
+
+use crate::problem::{CREATED, EXPIRES, STORED};
+
+const OUTCOME: HeaderName = HeaderName::from_static("onlyonce-outcome");
+const RETENTION: HeaderName = HeaderName::from_static("onlyonce-retention");
+/// What only we may say to a handler or a service.
+const OURS: &str = "onlyonce-";
+
+const HOP_BY_HOP: [HeaderName; 7] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// A client cannot say what only we may say.
+pub(crate) fn strip_ours(headers: &mut HeaderMap) {
+    let is_ours = |name: &HeaderName| name.as_str().starts_with(OURS);
+    if !headers.keys().any(is_ours) {
+        return;
+    }
+    let ours: Vec<_> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+}
+
+/// A write that runs once cannot turn into another protocol: the handler is not offered to.
+pub(crate) fn strip_upgrade(headers: &mut HeaderMap) {
+    if headers.remove(UPGRADE).is_some() {
+        headers.remove(CONNECTION);
+    }
+}
+
+/// What a handler says to us is not for the client.
+pub(crate) fn strip_control(headers: &mut HeaderMap) {
+    headers.remove(OUTCOME);
+    headers.remove(RETENTION);
+}
+
+/// What is about one connection, and what is ours to say, does not pass from a handler to a client.
+pub(crate) fn clean(headers: &mut HeaderMap, policy: &Policy) {
+    for name in connection_named(headers) {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+    strip_control(headers);
+    for name in [&policy.dialect.replayed, &STORED, &EXPIRES, &CREATED] {
+        headers.remove(name);
+    }
+}
+
+/// What a replay repeats, of headers that have been cleaned. The length follows from the body.
+pub(crate) fn kept(headers: &HeaderMap, policy: &Policy) -> Vec<(HeaderName, HeaderValue)> {
+    headers
+        .iter()
+        .filter(|(name, _)| **name != CONTENT_LENGTH && !policy.not_replayed.contains(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// What the handler says of its own answer, in headers.
+pub(crate) fn said(headers: &HeaderMap) -> Said {
+    let outcome = headers.get(OUTCOME).and_then(|value| match value.as_bytes() {
+        b"did-not-run" => Some(SaidOutcome::DidNotRun),
+        b"unknown" => Some(SaidOutcome::Unknown),
+        // Whoever says something we do not understand does not say that all is well.
+        other => {
+            tracing::warn!(value = %String::from_utf8_lossy(other), "Onlyonce-Outcome is neither did-not-run nor unknown; taken as unknown");
+            Some(SaidOutcome::Unknown)
+        }
+    });
+    Said { outcome, keep_for: headers.get(RETENTION).and_then(whole_seconds) }
+}
+
+/// What the client was told to wait, in whole seconds.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER).and_then(whole_seconds)
+}
+
+/// Whether `Connection` names the header that carries the key: then the key was meant for one hop, not for us.
+pub(crate) fn is_connection_named(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.contains_key(CONNECTION) && connection_named(headers).contains(name)
+}
+
+fn connection_named(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect()
+}
+
+fn whole_seconds(value: &HeaderValue) -> Option<Duration> {
+    value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// How long the client would wait: `Prefer: wait=N` (RFC 7240). The first one counts.
+pub(crate) fn prefers_wait(headers: &HeaderMap) -> Option<Duration> {
+    headers
+        .get_all("prefer")
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split([',', ';']))
+        .find_map(|preference| {
+            let (name, value) = preference.split_once('=')?;
+            let seconds = value.trim().trim_matches('"').parse().ok()?;
+            name.trim().eq_ignore_ascii_case("wait").then_some(Duration::from_secs(seconds))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    #[test]
+    fn a_preference_to_wait_is_found_among_others() {
+        let wait = |value| prefers_wait(&headers(&[("prefer", value)]));
+        assert_eq!(wait("wait=5"), Some(Duration::from_secs(5)));
+        assert_eq!(wait("respond-async, Wait = \"10\""), Some(Duration::from_secs(10)));
+        for other in ["", "wait", "wait=", "wait=-1", "wait=soon", "awaiting=5"] {
+            assert_eq!(wait(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_word_we_do_not_know_is_doubt() {
+        let said = said(&headers(&[("onlyonce-outcome", "fine")]));
+        assert_eq!(said.outcome, Some(SaidOutcome::Unknown));
+    }
+
+    /// P04
+    #[test]
+    fn what_is_about_one_connection_or_one_moment_is_not_kept() {
+        let mut all = headers(&[
+            ("connection", "x-hop, close"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("upgrade", "h2c"),
+            ("content-type", "text/plain"),
+            ("date", "today"),
+            ("set-cookie", "a=b"),
+            ("content-length", "5"),
+            ("x-mine", "1"),
+            ("onlyonce-retention", "5"),
+        ]);
+        all.append("x-mine", HeaderValue::from_static("2"));
+        let policy = Policy::default();
+        clean(&mut all, &policy);
+        let kept: Vec<_> = kept(&all, &policy)
+            .into_iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
+        assert_eq!(kept, ["content-type: text/plain", "x-mine: 1", "x-mine: 2"]);
+    }
+}

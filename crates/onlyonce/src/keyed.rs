@@ -1,0 +1,364 @@
+//! The way of a keyed request.
+//!
+//! ```text
+//!  body, bounded
+//!      ▼
+//!  begin ── refuse │ wait and begin again │ replay
+//!      │ run
+//!      ▼
+//!  the handler, under a lease: ends at its deadline, outlives its client, may panic
+//!      │ what its answer means
+//!      ▼
+//!  finish: durable before the first byte goes to the client
+//! ```
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, response};
+use http_body::Body as HttpBody;
+use onlyonce_core::fingerprint::Subject;
+use onlyonce_core::key::Key;
+use onlyonce_core::machine::{self, Admission};
+use onlyonce_core::outcome::{Meaning, Outcome, Said, meaning};
+use onlyonce_core::policy::{InFlight, Policy, StoreDown};
+use onlyonce_core::record::{self, Handle, Id, Reason, Record, Revision};
+use onlyonce_core::refusal::{NoAnswer, Refusal};
+use onlyonce_core::scope::Scope;
+use onlyonce_store::{Error, ErrorKind};
+use tokio::time::Instant;
+use tower_service::Service;
+
+use crate::attempt::Attempt;
+use crate::body::{Body, Read, read};
+use crate::engine::{Begun, Engine, chain, fresh_token, store_unavailable};
+use crate::future::Hold;
+use crate::layer::Settings;
+use crate::lease::Lease;
+use crate::status::Question;
+use crate::wait::Waited;
+use crate::{answer, headers, problem, status};
+
+/// A request that is ours: it has a key and a caller.
+pub(crate) struct Keyed {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) hold: Hold,
+    pub(crate) scope: Scope,
+    pub(crate) key: Key,
+    pub(crate) route: Arc<str>,
+}
+
+/// What is to be done with a request, once the store has been asked.
+enum Way {
+    Run(Lease),
+    Replay(Arc<Record>),
+    Refuse(Refusal),
+    /// 202: it is under way.
+    Accepted(Refusal),
+    /// The store is down and the policy says to run all the same.
+    Unprotected,
+}
+
+/// Answers a keyed request.
+pub(crate) async fn answer<S, B, R>(
+    keyed: Keyed,
+    parts: Parts,
+    body: B,
+    mut inner: S,
+) -> Result<Response<Body<R>>, S::Error>
+where
+    S: Service<Request<Body<B>>, Response = Response<R>>,
+    B: HttpBody<Data = Bytes> + Unpin,
+    R: HttpBody<Data = Bytes> + Unpin,
+{
+    let bytes_max = keyed.policy().request_bytes_max;
+    let body = match read(body, bytes_max).await {
+        Ok(Read::Whole(bytes)) => bytes,
+        Ok(Read::Beyond(_)) => return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max })),
+        Err(_) => return Ok(answer::unreadable()),
+    };
+    match keyed.way(&parts, &body).await {
+        Way::Replay(record) => Ok(answer::replay(&record, keyed.policy())),
+        Way::Refuse(refusal) => Ok(keyed.refuse(&refusal)),
+        Way::Accepted(refusal) => Ok(keyed.accepted(&refusal).await),
+        Way::Run(lease) => keyed.run(lease, parts, body, inner).await,
+        Way::Unprotected => {
+            let response = inner.call(Request::from_parts(parts, Body::whole(body))).await?;
+            Ok(answer::own(response.map(Body::passed), None))
+        }
+    }
+}
+
+impl Keyed {
+    fn policy(&self) -> &Policy {
+        &self.settings.policy
+    }
+
+    fn refuse<R>(&self, refusal: &Refusal) -> Response<Body<R>> {
+        problem::answer(refusal, &self.policy().dialect, Some(&self.key)).map(Body::whole)
+    }
+
+    /// Begins, and waits and begins again, until there is an answer.
+    async fn way(&self, parts: &Parts, body: &Bytes) -> Way {
+        let id = Id::of(&self.scope, &self.key);
+        let policy = self.policy();
+        let subject = Subject {
+            method: parts.method.as_str(),
+            path: parts.uri.path(),
+            query: parts.uri.query(),
+            headers: &parts.headers,
+            body,
+        };
+        let candidates = policy.fingerprint.candidates(subject);
+        let patience = Patience::of(&parts.headers, policy);
+        loop {
+            let request = machine::Request {
+                scope: &self.scope,
+                key: &self.key,
+                route: Some(&self.route),
+                fingerprint: &candidates,
+                policy,
+                token: fresh_token(),
+                admission: Admission::Run,
+            };
+            // From here on a reservation may be on its way to the store: it is not left alone there.
+            self.hold.set(true);
+            let begun = self.engine.begin(id, &request).await;
+            let (refusal, refused_on) = match begun {
+                Ok(Begun::Run(lease)) => return Way::Run(lease),
+                Ok(Begun::Replay(record)) => return Way::Replay(record),
+                Ok(Begun::Refuse(refusal, refused_on)) => (refusal, refused_on),
+                Err(error) => return self.without_store(&error),
+            };
+            self.hold.set(false);
+            if !self.waited(&patience, &refusal, id, refused_on).await {
+                return self.given_up(refusal);
+            }
+        }
+    }
+
+    /// Whether it waited, and there may be something new.
+    async fn waited(
+        &self,
+        patience: &Patience,
+        refusal: &Refusal,
+        id: Id,
+        refused_on: Option<Revision>,
+    ) -> bool {
+        let Some(until) = patience.until(refusal) else { return false };
+        self.engine.wait(id, refused_on, until).await == Waited::Changed
+    }
+
+    fn given_up(&self, refusal: Refusal) -> Way {
+        match (&refusal, self.policy().in_flight) {
+            (Refusal::InProgress { .. }, InFlight::Accept) => Way::Accepted(refusal),
+            (_, InFlight::Accept | InFlight::Refuse | InFlight::Wait) => Way::Refuse(refusal),
+        }
+    }
+
+    /// Fail closed: no reservation, no work. Unless the policy says otherwise, and the store is only away: a record
+    /// that cannot be read is never run over.
+    fn without_store(&self, error: &Error) -> Way {
+        tracing::error!(key = %self.key.digest_short(), error = %chain(error), "the store did not take the reservation");
+        match (self.policy().store_down, error.kind()) {
+            (StoreDown::Run, ErrorKind::Unavailable) => Way::Unprotected,
+            (StoreDown::Run | StoreDown::Refuse, _) => Way::Refuse(store_unavailable()),
+        }
+    }
+
+    async fn accepted<R>(&self, refusal: &Refusal) -> Response<Body<R>> {
+        let id = Id::of(&self.scope, &self.key);
+        match self.engine.load(id, self.policy().store_timeout).await {
+            Ok(Some(seen)) => status::in_progress(&seen, &self.key, self.policy()).map(Body::whole),
+            Ok(None) | Err(_) => self.refuse(refusal),
+        }
+    }
+
+    /// Runs the handler under a lease and writes down what became of it.
+    async fn run<S, B, R>(
+        self,
+        lease: Lease,
+        mut parts: Parts,
+        body: Bytes,
+        inner: S,
+    ) -> Result<Response<Body<R>>, S::Error>
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>>,
+        R: HttpBody<Data = Bytes> + Unpin,
+    {
+        let store_timeout = self.policy().store_timeout;
+        if lease.is_half_used() && !matches!(lease.renew(&self.engine, store_timeout).await, Ok(true)) {
+            let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
+            self.engine.finish(lease, outcome, store_timeout).await;
+            return Ok(self.refuse(&store_unavailable()));
+        }
+        let number = lease.seen().record.attempt;
+        let handle = Handle { id: lease.id, token: lease.token };
+        let attempt = Attempt::new(number, handle, self.scope.clone(), self.key.clone());
+        headers::strip_upgrade(&mut parts.headers);
+        parts.extensions.insert(attempt.clone());
+        let request = Request::from_parts(parts, Body::whole(body));
+        let work = AssertUnwindSafe(self.work(inner, request, &attempt, &lease)).catch_unwind();
+        let ended = tokio::select! {
+            biased;
+            ended = work => ended.unwrap_or(Ended::NoAnswer(Reason::Panicked)),
+            () = lease.keep(&self.engine, store_timeout) => Ended::NoAnswer(Reason::Deadline),
+        };
+        let (outcome, own) = self.ended(ended);
+        let finished = self.engine.finish(lease, outcome, store_timeout).await;
+        self.hold.set(false);
+        match own {
+            Ok(own) => Ok(answer::finished(own, &finished, self.policy())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Calls the handler, and reads its answer as far as it is to be kept.
+    async fn work<S, B, R>(
+        &self,
+        mut inner: S,
+        request: Request<Body<B>>,
+        attempt: &Attempt,
+        lease: &Lease,
+    ) -> Ended<R, S::Error>
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>>,
+        R: HttpBody<Data = Bytes> + Unpin,
+    {
+        let response = match inner.call(request).await {
+            Ok(response) => response,
+            Err(error) => return Ended::Failed(error),
+        };
+        let (mut head, body) = response.into_parts();
+        let said = both(attempt.heard(), headers::said(&head.headers));
+        headers::clean(&mut head.headers, self.policy());
+        let means =
+            meaning(head.status.as_u16(), said, attempt.number(), lease.terms().effects, self.policy());
+        let is_kept = matches!(means, Meaning::Completed) && said.keep_for != Some(Duration::ZERO);
+        if !is_kept || is_stream(&head.headers) {
+            return Ended::Answered { head, body: Read::Beyond(Body::passed(body)), means, said };
+        }
+        let spent = answer::header_bytes(&head.headers);
+        match read(body, self.policy().response_bytes_max.saturating_sub(spent)).await {
+            Ok(body) => Ended::Answered { head, body, means, said },
+            Err(_) => Ended::NoAnswer(Reason::AnswerBroken),
+        }
+    }
+
+    /// The outcome, and what the client of this attempt is told unless the record knows better.
+    fn ended<R, E>(&self, ended: Ended<R, E>) -> (Outcome, Result<Response<Body<R>>, E>) {
+        let lost = |reason, no_answer| {
+            let refusal = Refusal::UpstreamOutcomeUnknown(no_answer);
+            (Outcome::Unknown(reason), Ok(self.refuse(&refusal)))
+        };
+        let (head, body, means, said) = match ended {
+            Ended::Failed(error) => return (Outcome::Unknown(Reason::ConnectionLost), Err(error)),
+            Ended::NoAnswer(Reason::Deadline) => return lost(Reason::Deadline, NoAnswer::TimedOut),
+            Ended::NoAnswer(reason) => return lost(reason, NoAnswer::Lost),
+            Ended::Answered { head, body, means, said } => (head, body, means, said),
+        };
+        let keep_for = said.keep_for.filter(|span| !span.is_zero());
+        let outcome = match (means, &body) {
+            (Meaning::Completed, Read::Whole(bytes)) => {
+                let headers = headers::kept(&head.headers, self.policy());
+                let response =
+                    record::Response { status: head.status.as_u16(), headers, body: bytes.clone() };
+                Outcome::Completed { response: Some(response), keep_for }
+            }
+            (Meaning::Completed, Read::Beyond(_)) => Outcome::Completed { response: None, keep_for },
+            (Meaning::DidNotRun { keep_for }, _) => {
+                Outcome::DidNotRun { retry_after: headers::retry_after(&head.headers), keep_for }
+            }
+            (Meaning::Unknown(reason), _) => Outcome::Unknown(reason),
+        };
+        let body = match body {
+            Read::Whole(bytes) => Body::whole(bytes),
+            Read::Beyond(body) => body,
+        };
+        (outcome, Ok(Response::from_parts(head, body)))
+    }
+}
+
+/// How the handler's work ended.
+enum Ended<R, E> {
+    Answered { head: response::Parts, body: Read<R>, means: Meaning, said: Said },
+    NoAnswer(Reason),
+    Failed(E),
+}
+
+/// What the handler said by its attempt, and where that is silent, by its headers.
+fn both(attempt: Said, headers: Said) -> Said {
+    Said { outcome: attempt.outcome.or(headers.outcome), keep_for: attempt.keep_for.or(headers.keep_for) }
+}
+
+/// An event stream never ends, as far as anybody knows: it is not kept.
+fn is_stream(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    content_type.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+}
+
+/// How long a duplicate waits.
+struct Patience {
+    since: Instant,
+    /// `Prefer: wait=N`, up to the policy's bound.
+    preferred: Option<Duration>,
+    /// `in_flight = "wait"`.
+    by_policy: Option<Duration>,
+}
+
+impl Patience {
+    fn of(headers: &HeaderMap, policy: &Policy) -> Self {
+        let preferred = headers::prefers_wait(headers).map(|wait| wait.min(policy.wait_max));
+        let by_policy = (policy.in_flight == InFlight::Wait).then_some(policy.wait_max);
+        Self { since: Instant::now(), preferred, by_policy }
+    }
+
+    /// Until when to wait on this refusal, if at all. Only a client that asked to waits for a verdict.
+    fn until(&self, refusal: &Refusal) -> Option<Instant> {
+        let wait = match refusal {
+            Refusal::InProgress { .. } => self.preferred.or(self.by_policy),
+            Refusal::OutcomeUnknown { .. } => self.preferred,
+            Refusal::KeyMissing { .. }
+            | Refusal::KeyInvalid(_)
+            | Refusal::ScopeMissing { .. }
+            | Refusal::KeyReused { .. }
+            | Refusal::ResponseNotStored
+            | Refusal::Expired
+            | Refusal::StoreUnavailable { .. }
+            | Refusal::LimitReached { .. }
+            | Refusal::BodyTooLarge { .. }
+            | Refusal::RequestTooOld
+            | Refusal::UpstreamUnreachable
+            | Refusal::UpstreamOutcomeUnknown(_) => None,
+        };
+        wait.map(|wait| self.since + wait).filter(|until| Instant::now() < *until)
+    }
+}
+
+/// Tells a caller about its own key.
+pub(crate) async fn tell<R>(
+    engine: &Engine,
+    settings: &Settings,
+    scope: &Scope,
+    question: &Question,
+) -> Response<Body<R>> {
+    let (policy, key, wants_response) = (&settings.policy, &question.key, question.wants_response);
+    let seen = match engine.load(Id::of(scope, key), policy.store_timeout).await {
+        Ok(seen) => seen,
+        Err(error) => {
+            tracing::error!(key = %key.digest_short(), error = %chain(&error), "the store did not answer a question");
+            return problem::answer(&store_unavailable(), &policy.dialect, Some(key)).map(Body::whole);
+        }
+    };
+    let stored = seen.as_ref().filter(|_| wants_response).filter(|seen| machine::is_replayable(seen));
+    match stored {
+        Some(seen) => answer::replay(&seen.record, policy),
+        None => status::answer(seen.as_ref(), key, wants_response, policy).map(Body::whole),
+    }
+}

@@ -1,0 +1,159 @@
+//! One `call`: which requests are ours, and what becomes of those that are not.
+//!
+//! The order of checks: a question about a key; the method; the key; the caller; the size. Only then is the body read,
+//! and only with the body is the store asked ([`crate::keyed`]).
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
+use http_body::Body as HttpBody;
+use onlyonce_core::key::{Invalid, Key, Parsed};
+use onlyonce_core::policy::{Anonymous, Policy};
+use onlyonce_core::refusal::Refusal;
+use onlyonce_core::scope::Scope;
+use tower_service::Service;
+
+use crate::body::Body;
+use crate::engine::Engine;
+use crate::future::{Hold, ResponseFuture};
+use crate::keyed::Keyed;
+use crate::layer::Settings;
+use crate::status::Question;
+use crate::{headers, keyed, problem, status};
+
+/// A service whose writes are safe to retry. Made by [`crate::OnlyonceLayer`].
+#[derive(Clone, Debug)]
+pub struct OnlyonceService<S> {
+    inner: S,
+    engine: Arc<Engine>,
+    settings: Arc<Settings>,
+}
+
+impl<S> OnlyonceService<S> {
+    pub(crate) fn new(inner: S, engine: Arc<Engine>, settings: Arc<Settings>) -> Self {
+        Self { inner, engine, settings }
+    }
+
+    fn refuse<F, R, E>(&self, refusal: &Refusal, key: Option<&Key>) -> ResponseFuture<F, R, E> {
+        let response = problem::answer(refusal, &self.settings.policy.dialect, key);
+        ResponseFuture::answered(response.map(Body::whole))
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for OnlyonceService<S>
+where
+    S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+    R: HttpBody<Data = Bytes> + Unpin + Send + 'static,
+    R::Error: Send,
+{
+    type Response = Response<Body<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, R, S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        headers::strip_ours(request.headers_mut());
+        let policy = &self.settings.policy;
+        if let Some(question) = status::question(request.method(), request.uri().path()) {
+            return self.answer_question(question, &request.into_parts().0);
+        }
+        if !policy.methods.contains(request.method()) {
+            return ResponseFuture::passing(self.inner.call(request.map(Body::passed)));
+        }
+        let parsed = match key(request.headers(), policy) {
+            Ok(Some(parsed)) => parsed,
+            Ok(None) if policy.required.contains(request.method()) => {
+                return self.refuse(&Refusal::KeyMissing { header: policy.header.clone() }, None);
+            }
+            Ok(None) => return ResponseFuture::passing(self.inner.call(request.map(Body::passed))),
+            Err(invalid) => return self.refuse(&Refusal::KeyInvalid(invalid), None),
+        };
+        let (parts, body) = request.into_parts();
+        let route = route(&parts);
+        let Some(scope) = self.scope(&parts, &route) else {
+            return self.refuse(&scope_missing(policy), None);
+        };
+        if length(&parts.headers).is_some_and(|length| length > policy.request_bytes_max) {
+            return self.refuse(&Refusal::BodyTooLarge { bytes_max: policy.request_bytes_max }, None);
+        }
+        // The clone takes the place of the one that was polled ready, and that one is called.
+        let next = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, next);
+        let (engine, settings, hold) = (self.engine.clone(), self.settings.clone(), Hold::default());
+        let keyed = Keyed { engine, settings, hold: hold.clone(), scope, key: parsed.key, route };
+        let tasks = self.engine.tasks.clone();
+        ResponseFuture::keyed(keyed::answer(keyed, parts, body, inner), hold, tasks)
+    }
+}
+
+impl<S> OnlyonceService<S> {
+    fn scope(&self, parts: &Parts, route: &str) -> Option<Scope> {
+        let scope = self.settings.scope(parts, route);
+        match self.settings.policy.anonymous {
+            Anonymous::Refuse => scope,
+            Anonymous::Shared => Some(scope.unwrap_or_else(|| self.settings.shared(route))),
+        }
+    }
+
+    fn answer_question<F, R, E>(&self, question: Question, parts: &Parts) -> ResponseFuture<F, R, E>
+    where
+        R: 'static,
+        E: 'static,
+    {
+        let policy = &self.settings.policy;
+        // Where a key's name is per route, the question says which one it means.
+        let route = asked_route(parts);
+        let Some(scope) = self.scope(parts, &route) else { return self.refuse(&scope_missing(policy), None) };
+        let (engine, settings) = (self.engine.clone(), self.settings.clone());
+        let future = async move { Ok(keyed::tell(&engine, &settings, &scope, &question).await) };
+        ResponseFuture::keyed(future, Hold::default(), self.engine.tasks.clone())
+    }
+}
+
+/// The key a request carries, if any.
+fn key(headers: &HeaderMap, policy: &Policy) -> Result<Option<Parsed>, Invalid> {
+    let Some(parsed) = policy.key.parse(headers.get_all(&policy.header))? else { return Ok(None) };
+    if headers::is_connection_named(headers, &policy.header) {
+        return Err(Invalid::ConnectionNamed);
+    }
+    if let Some(looks_like) = parsed.looks_like {
+        let key = parsed.key.digest_short();
+        tracing::warn!(%key, ?looks_like, "an idempotency key looks like personal data; clients should send random values");
+    }
+    Ok(Some(parsed))
+}
+
+fn scope_missing(policy: &Policy) -> Refusal {
+    let sources: Vec<_> = policy.scope.iter().map(ToString::to_string).collect();
+    Refusal::ScopeMissing { sources: sources.join(", ") }
+}
+
+/// Which endpoint this is: by its pattern where the router says so, else by its path.
+fn route(parts: &Parts) -> Arc<str> {
+    #[cfg(feature = "axum")]
+    if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
+        return format!("{} {}", parts.method, matched.as_str()).into();
+    }
+    format!("{} {}", parts.method, parts.uri.path()).into()
+}
+
+/// The route a question is about: `?route=POST%20/orders`.
+fn asked_route(parts: &Parts) -> Arc<str> {
+    let query = parts.uri.query().unwrap_or_default();
+    let asked = query.split('&').find_map(|pair| pair.strip_prefix("route="));
+    asked.map(|route| status::decoded(&route.replace('+', " "))).unwrap_or_default().into()
+}
+
+fn length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
