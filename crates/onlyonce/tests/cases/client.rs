@@ -1,0 +1,297 @@
+//! A client with control over every byte: HTTP/1.1 by hand, HTTP/2 by hyper.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A request as it goes on the wire.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) chunked: bool,
+}
+
+/// What came back.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Vec<(String, String)>,
+    /// 1xx answers in front of it.
+    pub(crate) interim: Vec<u16>,
+    pub(crate) took: Duration,
+    /// What a second request on the same connection came to, where one was tried.
+    pub(crate) after: Option<After>,
+}
+
+/// What became of a connection after an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    Reusable,
+    Closed,
+    /// Neither: bytes that are no answer, or silence.
+    Broken,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&[u8]> {
+        self.lines(name).next()
+    }
+
+    pub(crate) fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let own = |(own, _): &&(String, Vec<u8>)| own.eq_ignore_ascii_case(name);
+        self.headers.iter().filter(own).map(|(_, value)| &value[..]).collect::<Vec<_>>().into_iter()
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.header(name)?).ok()
+    }
+}
+
+impl Request {
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name))
+    }
+
+    fn awaits_continue(&self) -> bool {
+        let asks = |(name, value): &(String, Vec<u8>)| {
+            name.eq_ignore_ascii_case("expect") && value.eq_ignore_ascii_case(b"100-continue")
+        };
+        self.headers.iter().any(asks)
+    }
+
+    pub(crate) fn head(&self) -> Vec<u8> {
+        let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
+        if !self.has("host") {
+            head.extend(b"Host: api.example\r\n");
+        }
+        for (name, value) in &self.headers {
+            head.extend(name.as_bytes());
+            head.extend(b": ");
+            head.extend(value);
+            head.extend(b"\r\n");
+        }
+        if self.chunked {
+            head.extend(b"Transfer-Encoding: chunked\r\n");
+        } else if !self.body.is_empty() || matches!(&*self.method, "POST" | "PUT" | "PATCH") {
+            head.extend(format!("Content-Length: {}\r\n", self.body.len()).bytes());
+        }
+        head.extend(b"\r\n");
+        head
+    }
+
+    /// In three chunks where it is chunked, so that no server finds it whole by luck.
+    pub(crate) fn framed(&self) -> Vec<u8> {
+        if !self.chunked {
+            return self.body.clone();
+        }
+        let mut framed = Vec::new();
+        for chunk in self.body.chunks(self.body.len().div_ceil(3).max(1)) {
+            framed.extend(format!("{:x}\r\n", chunk.len()).bytes());
+            framed.extend(chunk);
+            framed.extend(b"\r\n");
+        }
+        framed.extend(b"0\r\n\r\n");
+        framed
+    }
+}
+
+/// A connection of HTTP/1.1.
+pub(crate) struct Wire {
+    stream: TcpStream,
+    read: Vec<u8>,
+}
+
+impl Wire {
+    pub(crate) async fn connect(to: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(to).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, read: Vec::new() })
+    }
+
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await
+    }
+
+    /// Sends a request; its body only once it is welcome, where it asks first. Gives the answer that came early.
+    pub(crate) async fn send(&mut self, request: &Request) -> io::Result<Option<Answer>> {
+        if !request.awaits_continue() {
+            let mut bytes = request.head();
+            bytes.extend(request.framed());
+            self.write(&bytes).await?;
+            return Ok(None);
+        }
+        self.write(&request.head()).await?;
+        let (status, headers) = self.read_head().await?;
+        if (100..200).contains(&status) {
+            self.write(&request.framed()).await?;
+            return Ok(Some(Answer { interim: vec![status], ..Answer::default() }));
+        }
+        let mut answer = Answer { status, headers, ..Answer::default() };
+        self.read_body(&mut answer, &request.method).await?;
+        Ok(Some(answer))
+    }
+
+    /// The final answer, behind whatever 1xx comes first.
+    pub(crate) async fn answer(&mut self, method: &str) -> io::Result<Answer> {
+        let mut answer = Answer::default();
+        loop {
+            let (status, headers) = self.read_head().await?;
+            if (100..200).contains(&status) && status != 101 {
+                answer.interim.push(status);
+                continue;
+            }
+            (answer.status, answer.headers) = (status, headers);
+            self.read_body(&mut answer, method).await?;
+            return Ok(answer);
+        }
+    }
+
+    async fn read_head(&mut self) -> io::Result<(u16, Vec<(String, Vec<u8>)>)> {
+        let mut head = self.read_until(b"\r\n\r\n").await?;
+        head.truncate(head.len() - 2);
+        let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let first = String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
+        let status = first.strip_prefix("HTTP/1.1 ").or_else(|| first.strip_prefix("HTTP/1.0 "));
+        let status = status.and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(|| garbage(&first))?;
+        let headers = lines.filter(|line| !line.is_empty()).map(header_line).collect::<io::Result<_>>()?;
+        Ok((status, headers))
+    }
+
+    async fn read_body(&mut self, answer: &mut Answer, method: &str) -> io::Result<()> {
+        if method == "HEAD" || matches!(answer.status, 101 | 204 | 304) {
+            return Ok(());
+        }
+        if answer.text("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
+            return self.read_chunks(answer).await;
+        }
+        match answer.text("content-length") {
+            Some(length) => {
+                let length = length.parse().map_err(|_| garbage(length))?;
+                answer.body = self.read_exactly(length).await?;
+            }
+            None => {
+                while self.fill().await? > 0 {}
+                answer.body = std::mem::take(&mut self.read);
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_chunks(&mut self, answer: &mut Answer) -> io::Result<()> {
+        loop {
+            let line = self.read_until(b"\r\n").await?;
+            let line = String::from_utf8_lossy(&line);
+            let size = line.trim().split(';').next().unwrap_or_default();
+            let size = usize::from_str_radix(size, 16).map_err(|_| garbage(&line))?;
+            if size == 0 {
+                break;
+            }
+            answer.body.extend(self.read_exactly(size).await?);
+            self.read_exactly(2).await?;
+        }
+        loop {
+            let line = self.read_until(b"\r\n").await?;
+            if line == b"\r\n" {
+                return Ok(());
+            }
+            let (name, value) = header_line(&line[..line.len() - 2])?;
+            answer.trailers.push((name, String::from_utf8_lossy(&value).into_owned()));
+        }
+    }
+
+    async fn read_until(&mut self, end: &[u8]) -> io::Result<Vec<u8>> {
+        loop {
+            if let Some(at) = self.read.windows(end.len()).position(|window| window == end) {
+                return Ok(self.read.drain(..at + end.len()).collect());
+            }
+            if self.fill().await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    async fn read_exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        while self.read.len() < length {
+            if self.fill().await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(self.read.drain(..length).collect())
+    }
+
+    async fn fill(&mut self) -> io::Result<usize> {
+        let mut piece = [0; 16 * 1024];
+        let length = self.stream.read(&mut piece).await?;
+        self.read.extend_from_slice(&piece[..length]);
+        Ok(length)
+    }
+
+    /// Tries the connection once more: it either serves another request or is closed, nothing in between.
+    pub(crate) async fn after(&mut self) -> After {
+        if self.write(b"GET /health HTTP/1.1\r\nHost: api.example\r\n\r\n").await.is_err() {
+            return After::Closed;
+        }
+        match self.answer("GET").await {
+            Ok(answer) if answer.status == 200 && answer.body == b"well" => After::Reusable,
+            // Silence before a single byte: closed. In the middle of an answer: broken.
+            Err(error) if error.kind() != io::ErrorKind::InvalidData && self.read.is_empty() => After::Closed,
+            Ok(_) | Err(_) => After::Broken,
+        }
+    }
+}
+
+/// Sends one request over a fresh connection of HTTP/2 with prior knowledge.
+pub(crate) async fn over_http2(to: SocketAddr, request: &Request) -> io::Result<Answer> {
+    let started = Instant::now();
+    let stream = TokioIo::new(TcpStream::connect(to).await?);
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
+        .await
+        .map_err(io::Error::other)?;
+    let driving = tokio::spawn(connection);
+    let mut builder = http::Request::builder()
+        .method(request.method.as_str())
+        .uri(format!("http://api.example{}", request.target))
+        .version(http::Version::HTTP_2);
+    for (name, value) in &request.headers {
+        builder = builder.header(name.to_ascii_lowercase(), &value[..]);
+    }
+    let request = builder.body(Full::new(Bytes::from(request.body.clone()))).map_err(io::Error::other)?;
+    let response = sender.send_request(request).await.map_err(io::Error::other)?;
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?;
+    let lines = |(name, value): (&http::HeaderName, &http::HeaderValue)| (name.to_string(), value.as_bytes().to_vec());
+    let trailers = body.trailers().cloned().unwrap_or_default();
+    let trailers = trailers.iter().map(lines);
+    let answer = Answer {
+        status: head.status.as_u16(),
+        headers: head.headers.iter().map(lines).collect(),
+        trailers: trailers.map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned())).collect(),
+        body: body.to_bytes().to_vec(),
+        took: started.elapsed(),
+        ..Answer::default()
+    };
+    driving.abort();
+    Ok(answer)
+}
+
+fn header_line(line: &[u8]) -> io::Result<(String, Vec<u8>)> {
+    let colon = line.iter().position(|byte| *byte == b':');
+    let colon = colon.ok_or_else(|| garbage(&String::from_utf8_lossy(line)))?;
+    Ok((String::from_utf8_lossy(&line[..colon]).into_owned(), line[colon + 1..].trim_ascii().to_vec()))
+}
+
+fn garbage(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("no HTTP answer: {what:?}"))
+}

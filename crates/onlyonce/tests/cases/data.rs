@@ -1,0 +1,328 @@
+//! The cases as data. `cases/README.md` documents each word; a word that is not known here is an error, so that a
+//! slip of the pen cannot turn an expectation into nothing.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Table;
+
+/// Where the data lives.
+pub(crate) fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../cases")
+}
+
+/// Every case of every file, in the order of the file names.
+pub(crate) fn all() -> Vec<Case> {
+    let entries = std::fs::read_dir(folder()).expect("the folder of the cases is part of the repository");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    paths.sort();
+    paths.iter().flat_map(|path| parse(path)).collect()
+}
+
+fn parse(path: &PathBuf) -> Vec<Case> {
+    let text = std::fs::read_to_string(path).expect("a file of the repository is readable");
+    let file: File = toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    file.case
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    case: Vec<Case>,
+}
+
+/// One case.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Case {
+    pub(crate) id: String,
+    /// One sentence; it becomes part of the test's name.
+    pub(crate) what: String,
+    /// Ids of `docs/requirements.md`.
+    #[serde(default)]
+    pub(crate) proves: Vec<String>,
+    pub(crate) on: Vec<Suite>,
+    /// Why nobody runs it.
+    pub(crate) skip: Option<String>,
+    /// Why it expects something else than the list it came from, or less.
+    pub(crate) differs: Option<String>,
+    /// Settings by their names, over the defaults.
+    #[serde(default)]
+    pub(crate) setup: Table,
+    /// The same for one path; over `setup`.
+    #[serde(default)]
+    pub(crate) routes: BTreeMap<String, Table>,
+    #[serde(default = "one")]
+    pub(crate) nodes: usize,
+    #[serde(default, rename = "step")]
+    pub(crate) steps: Vec<Step>,
+}
+
+/// Where a case makes sense.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Suite {
+    Layer,
+    Gateway,
+}
+
+/// One thing that happens: a request, or something around it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Step {
+    pub(crate) name: Option<String>,
+    pub(crate) send: Option<String>,
+    pub(crate) key: Option<OneOrMany<String>>,
+    #[serde(default)]
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) caller: Option<Caller>,
+    pub(crate) body: Option<Payload>,
+    #[serde(default)]
+    pub(crate) chunked: bool,
+    #[serde(default = "http1")]
+    pub(crate) http: u8,
+    #[serde(default)]
+    pub(crate) node: Option<usize>,
+    #[serde(default)]
+    pub(crate) times: Option<usize>,
+    #[serde(default)]
+    pub(crate) parallel: bool,
+    #[serde(default)]
+    pub(crate) background: bool,
+    pub(crate) hang_up: Option<HangUp>,
+    pub(crate) again_while: Option<String>,
+    #[serde(default)]
+    pub(crate) upstream: Order,
+    pub(crate) expect: Option<Expect>,
+
+    pub(crate) raw: Option<String>,
+    pub(crate) vectors: Option<String>,
+    pub(crate) advance: Option<String>,
+    pub(crate) advance_node: Option<String>,
+    pub(crate) open: Option<String>,
+    pub(crate) until: Option<Until>,
+    pub(crate) store: Option<StoreMode>,
+    #[serde(default)]
+    pub(crate) reap: bool,
+    pub(crate) join: Option<String>,
+    #[serde(default)]
+    pub(crate) stop: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    pub(crate) fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// Who calls. A1 and A2 are two credentials of one tenant.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+pub(crate) enum Caller {
+    #[default]
+    T1,
+    T2,
+    A1,
+    A2,
+    #[serde(rename = "none")]
+    Nobody,
+}
+
+/// A body, written out or made.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub(crate) enum Payload {
+    Text(String),
+    Repeat { repeat: String, times: usize },
+    /// So many bytes of no pattern, the same on every run.
+    Noise { noise: usize },
+    Hex { hex: String },
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum HangUp {
+    MidBody,
+    BeforeAnswer,
+}
+
+/// What the store does from now on.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum StoreMode {
+    #[default]
+    Up,
+    Down,
+    Stall,
+    LoseAnswers,
+    Full,
+    Stale,
+    Flushed,
+}
+
+/// What the service behind does with the requests of this step.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Order {
+    pub(crate) status: Option<u16>,
+    #[serde(default)]
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Option<Payload>,
+    /// Answers once this gate is open.
+    pub(crate) hold: Option<String>,
+    #[serde(default)]
+    pub(crate) panic: bool,
+    /// The body breaks off after so many bytes.
+    pub(crate) break_after: Option<usize>,
+    #[serde(default)]
+    pub(crate) trailers: Vec<(String, String)>,
+    /// Gateway only: 1xx answers in front, no answer at all, or these bytes instead of one.
+    #[serde(default)]
+    pub(crate) interim: Vec<u16>,
+    #[serde(default)]
+    pub(crate) close: bool,
+    #[serde(default)]
+    pub(crate) unreachable: bool,
+    pub(crate) raw: Option<String>,
+}
+
+impl Order {
+    /// Whether only a service behind a socket can do it.
+    pub(crate) fn needs_a_wire(&self) -> bool {
+        self.close || self.unreachable || self.raw.is_some() || !self.interim.is_empty()
+    }
+}
+
+/// What to look for before going on.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Until {
+    pub(crate) exec: Option<usize>,
+    /// So many requests of the step `of` are on the wire, or have their answer.
+    pub(crate) sent: Option<usize>,
+    pub(crate) answered: Option<usize>,
+    pub(crate) of: Option<String>,
+    pub(crate) states: Option<BTreeMap<String, usize>>,
+    pub(crate) store_calls: Option<usize>,
+}
+
+/// What must hold afterwards.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Expect {
+    pub(crate) status: Option<OneOrMany<u16>>,
+    pub(crate) code: Option<String>,
+    pub(crate) replay_of: Option<String>,
+    pub(crate) exec: Option<usize>,
+    #[serde(default)]
+    pub(crate) header: BTreeMap<String, OneOrMany<String>>,
+    #[serde(default)]
+    pub(crate) present: Vec<String>,
+    #[serde(default)]
+    pub(crate) absent: Vec<String>,
+    pub(crate) body: Option<Payload>,
+    #[serde(default)]
+    pub(crate) contains: Vec<String>,
+    pub(crate) no_answer: Option<bool>,
+    pub(crate) interim: Option<Vec<u16>>,
+    pub(crate) trailers: Option<Vec<(String, String)>>,
+    pub(crate) tally: Option<BTreeMap<String, usize>>,
+    pub(crate) marked: Option<usize>,
+    pub(crate) records: Option<usize>,
+    pub(crate) states: Option<BTreeMap<String, usize>>,
+    pub(crate) store_calls: Option<usize>,
+    pub(crate) expires_in: Option<String>,
+    #[serde(default)]
+    pub(crate) date_is_now: bool,
+    pub(crate) within: Option<String>,
+    #[serde(default)]
+    pub(crate) saw: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) saw_not: Vec<String>,
+    pub(crate) saw_body: Option<Payload>,
+    #[serde(default)]
+    pub(crate) never_stored: Vec<String>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn http1() -> u8 {
+    1
+}
+
+impl Payload {
+    pub(crate) fn bytes(&self, fill: impl Fn(&str) -> String) -> Vec<u8> {
+        match self {
+            Self::Text(text) => unescaped(&fill(text)),
+            Self::Repeat { repeat, times } => repeat.repeat(*times).into_bytes(),
+            Self::Noise { noise } => noise_of(*noise),
+            Self::Hex { hex } => hex_bytes(hex),
+        }
+    }
+}
+
+/// xorshift: no pattern that a compressor or a fingerprint could take for one, and no dependency.
+fn noise_of(length: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    })
+    .take(length)
+    .collect()
+}
+
+fn hex_bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<_> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
+    digits.chunks(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits are a byte")).collect()
+}
+
+/// Text in which `\xNN` is one byte: the only escape, since most cases are about backslashes and quotes themselves.
+pub(crate) fn unescaped(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        match rest {
+            [b'\\', b'x', high, low, after @ ..]
+                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                bytes.extend(hex_bytes(std::str::from_utf8(&[*high, *low]).expect("two hex digits")));
+                rest = after;
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+/// `"1900ms"`, `"2s"`, `"5m"`, `"25h"`.
+pub(crate) fn span(text: &str) -> std::time::Duration {
+    let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or_else(|| panic!("span {text:?} has no unit"));
+    let number: u64 = text[..at].parse().unwrap_or_else(|_| panic!("span {text:?} has no number"));
+    let millis = match &text[at..] {
+        "ms" => number,
+        "s" => number * 1_000,
+        "m" => number * 60_000,
+        "h" => number * 3_600_000,
+        unit => panic!("span {text:?} has the unit {unit:?}; use ms, s, m or h"),
+    };
+    std::time::Duration::from_millis(millis)
+}

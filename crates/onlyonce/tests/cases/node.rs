@@ -1,0 +1,96 @@
+//! A real axum server with the layer around U.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::{any, get};
+use http::{HeaderName, Request};
+use onlyonce::{Caller, Onlyonce, Policy};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use toml::{Table, Value};
+
+use crate::data::Case;
+use crate::settings::{policy, verified_source};
+use crate::store::{Disk, Faulty};
+use crate::upstream::Shared;
+
+/// One node: a server of its own, an engine of its own, and its own way to the common store.
+pub(crate) struct Node {
+    pub(crate) address: SocketAddr,
+    pub(crate) store: Arc<Faulty>,
+    onlyonce: Onlyonce,
+    stop: Option<oneshot::Sender<()>>,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    pub(crate) async fn start(case: &Case, disk: &Arc<Disk>, upstream: &Shared) -> Self {
+        let store = Faulty::new(disk.clone());
+        let onlyonce = Onlyonce::new(store.clone());
+        let app = app(&onlyonce, case, upstream);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(async move {
+            let stopped = async { drop(stopped.await) };
+            axum::serve(listener, app).with_graceful_shutdown(stopped).await.expect("axum never fails to serve");
+        });
+        Self { address, store, onlyonce, stop: Some(stop), serving: Some(serving) }
+    }
+
+    /// Stops accepting; what runs goes on.
+    pub(crate) fn stop(&mut self) {
+        self.stop = None;
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.is_none() && self.serving.is_some()
+    }
+
+    /// Ready once a stopped server has finished what ran, and nothing is left to be written.
+    pub(crate) async fn stopped(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            serving.await.expect("the server does not panic");
+        }
+        self.onlyonce.engine().idle().await;
+    }
+}
+
+/// U everywhere, behind the case's policy; behind others where the case has routes of their own.
+fn app(onlyonce: &Onlyonce, case: &Case, upstream: &Shared) -> Router {
+    let upstream = upstream.clone();
+    let handler = any(move |request: Request<Body>| {
+        let upstream = upstream.clone();
+        async move { upstream.answer(request).await }
+    });
+    let optional = Table::from_iter([("required".to_owned(), Value::Boolean(false))]);
+    let mut routes = vec![("/opt", policy(&[&case.setup, &optional]))];
+    for (path, overlay) in &case.routes {
+        routes.push((path, policy(&[&case.setup, overlay])));
+    }
+    let main = ["/orders", "/payments"].into_iter().filter(|path| !case.routes.contains_key(*path));
+    let mut app = main.fold(Router::new(), |app, path| app.route(path, handler.clone()));
+    app = app.fallback_service(handler.clone());
+    app = app.layer(with_policy(onlyonce, policy(&[&case.setup])).layer());
+    for (path, policy) in routes {
+        let route = Router::new().route(path, handler.clone());
+        app = app.merge(route.layer(with_policy(onlyonce, policy).layer()));
+    }
+    app.route("/health", get(|| async { "well" }))
+}
+
+fn with_policy(onlyonce: &Onlyonce, policy: Policy) -> Onlyonce {
+    let onlyonce = match verified_source(&policy) {
+        None => onlyonce.clone(),
+        Some(name) => onlyonce.clone().with_caller(move |parts| caller(parts, &name)),
+    };
+    onlyonce.with_policy(policy).unwrap_or_else(|faults| panic!("the case's settings do not stand: {faults}"))
+}
+
+fn caller(parts: &http::request::Parts, name: &HeaderName) -> Option<Caller> {
+    Some(Caller::named(parts.headers.get(name)?.to_str().ok()?))
+}

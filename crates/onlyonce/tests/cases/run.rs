@@ -1,0 +1,273 @@
+//! Runs one case: its nodes, its steps, and what must hold at its end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use onlyonce::store::Store;
+use tokio::task::JoinHandle;
+
+use crate::check::{self, Facts};
+use crate::client::After;
+use crate::data::{Case, Step, StoreMode, Until, span};
+use crate::logs::Logs;
+use crate::node::Node;
+use crate::step::{BODY, Heard, Plan, Progress, Words, requests};
+use crate::store::{Disk, MovedClock};
+use crate::upstream::{Shared, Upstream};
+use crate::vectors;
+
+/// A case that takes longer hangs.
+const CASE_MAX: Duration = Duration::from_secs(120);
+/// What is looked for turns up before this, or not at all.
+const LOOK_FOR: Duration = Duration::from_secs(15);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Runs a case on a thread and a runtime of its own: nothing is shared with other cases but the process.
+///
+/// The watch is kept by another thread, since a case moves the clock of its own runtime.
+pub(crate) fn run(case: Case) -> Result<(), String> {
+    let (done, finished) = channel();
+    let running = std::thread::spawn(move || {
+        let result = run_here(case);
+        // Nobody listens where the watch has ended the case already.
+        let _ = done.send(());
+        result
+    });
+    match finished.recv_timeout(CASE_MAX) {
+        Err(RecvTimeoutError::Timeout) => Err(format!("hangs: not done after {} s", CASE_MAX.as_secs())),
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+            running.join().unwrap_or_else(|panic| Err(check::panic_text(&*panic)))
+        }
+    }
+}
+
+fn run_here(case: Case) -> Result<(), String> {
+    let logs = Logs::default();
+    let _captured = logs.capture();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let mut world = World::new(case).await;
+        let ran = world.run().await;
+        ran.and_then(|()| world.check_logs(&logs.text()))
+            .map_err(|error| format!("{error}\n--- log of the case\n{}", logs.text()))
+    })
+}
+
+/// A case under way.
+struct World {
+    case: Case,
+    words: Words,
+    upstream: Shared,
+    clock: MovedClock,
+    disk: Arc<Disk>,
+    nodes: Vec<Node>,
+    /// What each step has heard, by its name or number.
+    heard: HashMap<String, Vec<Heard>>,
+    background: HashMap<String, (JoinHandle<Vec<Heard>>, Arc<Progress>)>,
+    /// What must turn up in no log and no error.
+    secrets: Vec<String>,
+}
+
+impl World {
+    async fn new(case: Case) -> Self {
+        let clock = MovedClock::new();
+        let (upstream, disk) = (Shared::new(Upstream::default()), Disk::new(clock.clone()));
+        let mut nodes = Vec::new();
+        for _ in 0..case.nodes {
+            nodes.push(Node::start(&case, &disk, &upstream).await);
+        }
+        let words = Words::of(&case.id);
+        let secrets = vec!["credential-".to_owned(), BODY.to_owned()];
+        let (heard, background) = (HashMap::new(), HashMap::new());
+        Self { case, words, upstream, clock, disk, nodes, heard, background, secrets }
+    }
+
+    async fn run(&mut self) -> Result<(), String> {
+        let steps = self.case.steps.clone();
+        for (at, step) in steps.iter().enumerate() {
+            let name = step.name.clone().unwrap_or_else(|| (at + 1).to_string());
+            let what = step.send.as_deref().unwrap_or("something else");
+            let ran = self.step(step, &name).await;
+            ran.map_err(|error| format!("step {} ({what}): {error}", at + 1))?;
+        }
+        if self.case.steps.iter().any(|step| step.expect.is_some() || step.vectors.is_some()) {
+            return Ok(());
+        }
+        Err("it expects nothing, so it proves nothing".to_owned())
+    }
+
+    async fn step(&mut self, step: &Step, name: &str) -> Result<(), String> {
+        self.around(step).await?;
+        if let Some(vectors) = &step.vectors {
+            return vectors::run(vectors, self.nodes[0].address, &self.upstream).await;
+        }
+        let before = (self.upstream.exec(), self.disk.records().await.len());
+        let heard = match (&step.join, step.send.is_some() || step.raw.is_some()) {
+            (Some(joined), _) => Some(self.join(joined).await?),
+            (None, true) => self.send(step, name).await?,
+            (None, false) => None,
+        };
+        if let Some(heard) = &heard {
+            self.heard.insert(step.join.clone().unwrap_or_else(|| name.to_owned()), heard.clone());
+        }
+        let is_quiet = step.join.is_none() && self.background.is_empty();
+        let facts = self.facts(is_quiet.then_some(before)).await;
+        let answers = heard.unwrap_or_default();
+        match &step.expect {
+            Some(expect) => check::step(expect, &answers, &facts),
+            None => Ok(()),
+        }
+    }
+
+    /// What a step does beside sending.
+    async fn around(&mut self, step: &Step) -> Result<(), String> {
+        if let Some(by) = &step.advance {
+            self.clock.advance(span(by));
+            jump(span(by)).await;
+        }
+        if let Some(by) = &step.advance_node {
+            jump(span(by)).await;
+        }
+        if let Some(mode) = step.store {
+            self.order_store(mode, step.node);
+        }
+        if let Some(gate) = &step.open {
+            self.upstream.open(gate);
+        }
+        if step.reap {
+            self.disk.memory().reap(usize::MAX).await.map_err(|error| error.to_string())?;
+        }
+        if step.stop {
+            self.node(step).stop();
+        }
+        match &step.until {
+            Some(until) => self.look_until(until, step).await,
+            None => Ok(()),
+        }
+    }
+
+    fn order_store(&self, mode: StoreMode, node: Option<usize>) {
+        for (at, own) in self.nodes.iter().enumerate() {
+            if node.is_none_or(|node| node == at) {
+                own.store.set(mode);
+            }
+        }
+    }
+
+    fn node(&mut self, step: &Step) -> &mut Node {
+        &mut self.nodes[step.node.unwrap_or(0)]
+    }
+
+    async fn send(&mut self, step: &Step, name: &str) -> Result<Option<Vec<Heard>>, String> {
+        if step.upstream.needs_a_wire() {
+            return Err("only a service behind a socket can obey this order".to_owned());
+        }
+        self.upstream.order(name, step.upstream.clone());
+        let progress = Arc::new(Progress::default());
+        let requests = requests(step, name, &self.words);
+        self.secrets.extend(requests.iter().flat_map(check::keys_of));
+        let expects_error = step.expect.as_ref().is_some_and(check::expects_an_error);
+        let plan = Plan {
+            address: self.node(step).address,
+            requests,
+            step: step.clone(),
+            upstream: self.upstream.clone(),
+            progress: progress.clone(),
+            tries_after: expects_error && !step.background && !step.parallel,
+        };
+        if step.background {
+            let running = tokio::spawn(plan.carry_out());
+            self.background.insert(name.to_owned(), (running, progress));
+            return Ok(None);
+        }
+        let heard = plan.carry_out().await;
+        let is_broken = |heard: &Heard| heard.as_ref().is_ok_and(|answer| answer.after == Some(After::Broken));
+        if heard.iter().any(is_broken) {
+            return Err("after the error the connection is neither reusable nor closed".to_owned());
+        }
+        Ok(Some(heard))
+    }
+
+    async fn join(&mut self, name: &str) -> Result<Vec<Heard>, String> {
+        let (running, _) = self.background.remove(name).ok_or(format!("nothing named {name:?} runs"))?;
+        let heard = running.await.map_err(|error| error.to_string())?;
+        for node in self.nodes.iter_mut().filter(|node| node.is_stopping()) {
+            node.stopped().await;
+        }
+        Ok(heard)
+    }
+
+    /// Waits by looking, never by hoping.
+    async fn look_until(&self, until: &Until, step: &Step) -> Result<(), String> {
+        let started = Instant::now();
+        loop {
+            let Some(missing) = self.missing(until, step).await else { return Ok(()) };
+            if started.elapsed() > LOOK_FOR {
+                return Err(format!("waited in vain: {missing}"));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn missing(&self, until: &Until, step: &Step) -> Option<String> {
+        let facts = self.facts(None).await;
+        let progress = until.of.as_ref().map(|of| &self.background[of].1);
+        let count = |count: fn(&Progress) -> usize| progress.map_or(0, |progress| count(progress));
+        let sent = count(|progress| progress.sent.load(Ordering::Acquire));
+        let answered = count(|progress| progress.answered.load(Ordering::Acquire));
+        let calls = self.nodes[step.node.unwrap_or(0)].store.calls.load(Ordering::Acquire);
+        let wants = [
+            ("exec", until.exec, facts.exec),
+            ("sent", until.sent, sent),
+            ("answered", until.answered, answered),
+            ("store calls", until.store_calls, calls),
+        ];
+        let short = wants.iter().find(|(_, wanted, is)| wanted.is_some_and(|wanted| *is < wanted));
+        if let Some((what, wanted, is)) = short {
+            return Some(format!("{what}: {is} of {}", wanted.unwrap_or_default()));
+        }
+        let states = until.states.as_ref().filter(|states| **states != facts.states);
+        states.map(|states| format!("states {:?}, not {states:?}", facts.states))
+    }
+
+    async fn facts(&self, before: Option<(usize, usize)>) -> Facts<'_> {
+        let records = self.disk.records().await;
+        let mut states: BTreeMap<String, usize> = BTreeMap::new();
+        for seen in &records {
+            *states.entry(seen.record.state.name().as_str().to_owned()).or_default() += 1;
+        }
+        Facts {
+            exec: self.upstream.exec(),
+            exec_before: before.map(|before| before.0),
+            records: records.len(),
+            records_before: before.map(|before| before.1),
+            states,
+            dump: format!("{records:?}"),
+            store_calls: self.nodes.iter().map(|node| node.store.calls.load(Ordering::Acquire)).sum(),
+            received: self.upstream.received(),
+            heard: &self.heard,
+            secrets: &self.secrets,
+            clock: &self.clock,
+            dialect: self.case.setup.get("dialect").and_then(|name| name.as_str()).unwrap_or("ietf"),
+        }
+    }
+
+    /// K09: no log names a key, a credential or a body.
+    fn check_logs(&self, logs: &str) -> Result<(), String> {
+        match self.secrets.iter().find(|secret| logs.contains(&***secret)) {
+            Some(secret) => Err(format!("the log names {secret:?}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Lets a span pass for everything that counts by the runtime's clock, and goes on in real time.
+async fn jump(by: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(by).await;
+    tokio::time::resume();
+}
