@@ -127,15 +127,27 @@ fn around(expect: &Expect, facts: &Facts<'_>) -> Result<(), String> {
     }
     if let Some(body) = &expect.saw_body {
         let body = body.bytes(str::to_owned);
-        ensure!(received.body == body, "U saw a body of {} bytes, expected {}", received.body.len(), body.len());
+        ensure!(
+            received.body == body,
+            "U saw a body of {} bytes, expected {}",
+            received.body.len(),
+            body.len()
+        );
     }
     Ok(())
 }
 
 fn one(expect: &Expect, answer: &Answer, facts: &Facts<'_>) -> Result<(), String> {
-    let shown = || format!("{} {:?}", answer.status, String::from_utf8_lossy(&answer.body[..answer.body.len().min(400)]));
+    let shown = || {
+        format!("{} {:?}", answer.status, String::from_utf8_lossy(&answer.body[..answer.body.len().min(400)]))
+    };
     if let Some(status) = &expect.status {
-        ensure!(status.as_slice().contains(&answer.status), "is {}, expected {:?}", shown(), status.as_slice());
+        ensure!(
+            status.as_slice().contains(&answer.status),
+            "is {}, expected {:?}",
+            shown(),
+            status.as_slice()
+        );
     }
     if let Some(code) = &expect.code {
         refusal(code, answer, facts).map_err(|error| format!("{error}: {}", shown()))?;

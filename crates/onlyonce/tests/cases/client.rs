@@ -2,13 +2,15 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 /// A request as it goes on the wire.
 #[derive(Clone, Debug)]
@@ -161,8 +163,9 @@ impl Wire {
     async fn read_head(&mut self) -> io::Result<(u16, Vec<(String, Vec<u8>)>)> {
         let mut head = self.read_until(b"\r\n\r\n").await?;
         head.truncate(head.len() - 2);
-        let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-        let first = String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
+        let mut lines =
+            head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let first = lossy(lines.next().unwrap_or_default());
         let status = first.strip_prefix("HTTP/1.1 ").or_else(|| first.strip_prefix("HTTP/1.0 "));
         let status = status.and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(|| garbage(&first))?;
         let headers = lines.filter(|line| !line.is_empty()).map(header_line).collect::<io::Result<_>>()?;
@@ -192,7 +195,7 @@ impl Wire {
     async fn read_chunks(&mut self, answer: &mut Answer) -> io::Result<()> {
         loop {
             let line = self.read_until(b"\r\n").await?;
-            let line = String::from_utf8_lossy(&line);
+            let line = lossy(&line);
             let size = line.trim().split(';').next().unwrap_or_default();
             let size = usize::from_str_radix(size, 16).map_err(|_| garbage(&line))?;
             if size == 0 {
@@ -207,7 +210,7 @@ impl Wire {
                 return Ok(());
             }
             let (name, value) = header_line(&line[..line.len() - 2])?;
-            answer.trailers.push((name, String::from_utf8_lossy(&value).into_owned()));
+            answer.trailers.push((name, lossy(&value)));
         }
     }
 
@@ -252,44 +255,61 @@ impl Wire {
     }
 }
 
-/// Sends one request over a fresh connection of HTTP/2 with prior knowledge.
-pub(crate) async fn over_http2(to: SocketAddr, request: &Request) -> io::Result<Answer> {
-    let started = Instant::now();
-    let stream = TokioIo::new(TcpStream::connect(to).await?);
-    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
-        .await
-        .map_err(io::Error::other)?;
-    let driving = tokio::spawn(connection);
-    let mut builder = http::Request::builder()
-        .method(request.method.as_str())
-        .uri(format!("http://api.example{}", request.target))
-        .version(http::Version::HTTP_2);
-    for (name, value) in &request.headers {
-        builder = builder.header(name.to_ascii_lowercase(), &value[..]);
+/// A connection of HTTP/2 with prior knowledge.
+pub(crate) struct Http2 {
+    sender: SendRequest<Full<Bytes>>,
+    driving: JoinHandle<hyper::Result<()>>,
+}
+
+impl Http2 {
+    pub(crate) async fn connect(to: SocketAddr) -> io::Result<Self> {
+        let stream = TokioIo::new(TcpStream::connect(to).await?);
+        let (sender, connection) =
+            http2::handshake(TokioExecutor::new(), stream).await.map_err(io::Error::other)?;
+        Ok(Self { sender, driving: tokio::spawn(connection) })
     }
-    let request = builder.body(Full::new(Bytes::from(request.body.clone()))).map_err(io::Error::other)?;
-    let response = sender.send_request(request).await.map_err(io::Error::other)?;
-    let (head, body) = response.into_parts();
-    let body = body.collect().await.map_err(io::Error::other)?;
-    let lines = |(name, value): (&http::HeaderName, &http::HeaderValue)| (name.to_string(), value.as_bytes().to_vec());
-    let trailers = body.trailers().cloned().unwrap_or_default();
-    let trailers = trailers.iter().map(lines);
-    let answer = Answer {
-        status: head.status.as_u16(),
-        headers: head.headers.iter().map(lines).collect(),
-        trailers: trailers.map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned())).collect(),
-        body: body.to_bytes().to_vec(),
-        took: started.elapsed(),
-        ..Answer::default()
-    };
-    driving.abort();
-    Ok(answer)
+
+    pub(crate) async fn exchange(&self, request: &Request) -> io::Result<Answer> {
+        let mut builder = http::Request::builder()
+            .method(request.method.as_str())
+            .uri(format!("http://api.example{}", request.target))
+            .version(http::Version::HTTP_2);
+        for (name, value) in &request.headers {
+            builder = builder.header(name.to_ascii_lowercase(), &value[..]);
+        }
+        let request = builder.body(Full::new(Bytes::from(request.body.clone()))).map_err(io::Error::other)?;
+        let response = self.sender.clone().send_request(request).await.map_err(io::Error::other)?;
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.map_err(io::Error::other)?;
+        let trailers = body.trailers().map(lines).unwrap_or_default();
+        Ok(Answer {
+            status: head.status.as_u16(),
+            headers: lines(&head.headers),
+            trailers: trailers.into_iter().map(|(name, value)| (name, lossy(&value))).collect(),
+            body: body.to_bytes().to_vec(),
+            ..Answer::default()
+        })
+    }
+}
+
+impl Drop for Http2 {
+    fn drop(&mut self) {
+        self.driving.abort();
+    }
+}
+
+fn lines(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
+    headers.iter().map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect()
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn header_line(line: &[u8]) -> io::Result<(String, Vec<u8>)> {
     let colon = line.iter().position(|byte| *byte == b':');
-    let colon = colon.ok_or_else(|| garbage(&String::from_utf8_lossy(line)))?;
-    Ok((String::from_utf8_lossy(&line[..colon]).into_owned(), line[colon + 1..].trim_ascii().to_vec()))
+    let colon = colon.ok_or_else(|| garbage(&lossy(line)))?;
+    Ok((lossy(&line[..colon]), line[colon + 1..].trim_ascii().to_vec()))
 }
 
 fn garbage(what: &str) -> io::Error {

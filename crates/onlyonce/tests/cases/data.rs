@@ -18,7 +18,7 @@ pub(crate) fn all() -> Vec<Case> {
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     paths.sort();
-    paths.iter().flat_map(|path| parse(path)).collect()
+    paths.iter().flat_map(parse).collect()
 }
 
 fn parse(path: &PathBuf) -> Vec<Case> {
@@ -77,6 +77,8 @@ pub(crate) struct Step {
     pub(crate) key: Option<OneOrMany<String>>,
     #[serde(default)]
     pub(crate) headers: Vec<(String, String)>,
+    #[serde(default)]
+    pub(crate) pad_headers: usize,
     pub(crate) caller: Option<Caller>,
     pub(crate) body: Option<Payload>,
     #[serde(default)]
@@ -144,10 +146,17 @@ pub(crate) enum Caller {
 #[serde(untagged, deny_unknown_fields)]
 pub(crate) enum Payload {
     Text(String),
-    Repeat { repeat: String, times: usize },
+    Repeat {
+        repeat: String,
+        times: usize,
+    },
     /// So many bytes of no pattern, the same on every run.
-    Noise { noise: usize },
-    Hex { hex: String },
+    Noise {
+        noise: usize,
+    },
+    Hex {
+        hex: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -178,6 +187,8 @@ pub(crate) struct Order {
     pub(crate) status: Option<u16>,
     #[serde(default)]
     pub(crate) headers: Vec<(String, String)>,
+    #[serde(default)]
+    pub(crate) pad_headers: usize,
     pub(crate) body: Option<Payload>,
     /// Answers once this gate is open.
     pub(crate) hold: Option<String>,
@@ -274,6 +285,11 @@ impl Payload {
     }
 }
 
+/// So many headers that say nothing.
+pub(crate) fn padding(headers: usize) -> impl Iterator<Item = (String, String)> {
+    (0..headers).map(|i| (format!("x-pad-{i}"), "0123456789abcdef".to_owned()))
+}
+
 /// xorshift: no pattern that a compressor or a fingerprint could take for one, and no dependency.
 fn noise_of(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -289,7 +305,10 @@ fn noise_of(length: usize) -> Vec<u8> {
 
 fn hex_bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<_> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
-    digits.chunks(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits are a byte")).collect()
+    digits
+        .chunks(2)
+        .map(|pair| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits are a byte"))
+        .collect()
 }
 
 /// Text in which `\xNN` is one byte: the only escape, since most cases are about backslashes and quotes themselves.
@@ -298,9 +317,7 @@ pub(crate) fn unescaped(text: &str) -> Vec<u8> {
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
         match rest {
-            [b'\\', b'x', high, low, after @ ..]
-                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
-            {
+            [b'\\', b'x', high, low, after @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 bytes.extend(hex_bytes(std::str::from_utf8(&[*high, *low]).expect("two hex digits")));
                 rest = after;
             }

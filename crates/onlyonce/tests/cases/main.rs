@@ -30,9 +30,10 @@ use crate::data::{Case, Suite};
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
+    upstream::keep_ordered_panics_quiet();
     let cases = data::all();
-    let ids: Vec<_> = cases.iter().map(|case| case.id.clone()).collect();
-    let mut trials = vec![Trial::test("every_case_of_the_list_is_there_once", move || listed(&ids))];
+    let listed = cases.clone();
+    let mut trials = vec![Trial::test("every_case_of_the_list_is_there_once", move || check_list(&listed))];
     trials.extend(cases.into_iter().map(trial));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -40,7 +41,10 @@ fn main() -> ExitCode {
 fn trial(case: Case) -> Trial {
     let name = name(&case);
     match reason_not_to_run(&case) {
-        None => Trial::test(name, move || run::run(case).map_err(Failed::from)),
+        None => Trial::test(name, move || {
+            let differs = case.differs.clone().map(|differs| format!("\nnote: it differs: {differs}"));
+            run::run(case).map_err(|error| Failed::from(error + &differs.unwrap_or_default()))
+        }),
         Some(reason) => {
             let told = move || {
                 println!("not run on the layer: {reason}");
@@ -66,22 +70,36 @@ fn name(case: &Case) -> String {
 }
 
 /// The list that the data is held against stands in `cases/README.md`.
-fn listed(ids: &[String]) -> Result<(), Failed> {
+fn check_list(cases: &[Case]) -> Result<(), Failed> {
     let readme = std::fs::read_to_string(data::folder().join("README.md"))?;
     let (_, list) = readme.split_once("<!-- ids -->").ok_or("cases/README.md has no list of ids")?;
     let mut counts: BTreeMap<&str, i32> = BTreeMap::new();
-    for id in list.split(|c: char| c.is_whitespace() || c == '`').filter(|word| is_id(word)) {
+    for id in list.split_whitespace().filter(|word| is_id(word)) {
         *counts.entry(id).or_default() += 1;
     }
     if let Some((twice, _)) = counts.iter().find(|(_, count)| **count > 1) {
         return Err(format!("{twice} is listed twice").into());
     }
-    // `OWN` cases are ours, beyond the list.
-    for id in ids.iter().filter(|id| !id.starts_with("OWN-")) {
-        *counts.entry(id).or_default() -= 1;
+    // `OWN` cases are ours, beyond the list; they too are there once.
+    for case in cases.iter().filter(|case| case.id.starts_with("OWN-")) {
+        counts.insert(&case.id, 1);
+    }
+    for case in cases {
+        *counts.entry(&case.id).or_default() -= 1;
     }
     let wrong: Vec<_> = counts.iter().filter(|(_, count)| **count != 0).map(|(id, _)| *id).collect();
-    if wrong.is_empty() { Ok(()) } else { Err(format!("missing, unlisted or doubled: {wrong:?}").into()) }
+    if !wrong.is_empty() {
+        return Err(format!("missing, unlisted or doubled: {wrong:?}").into());
+    }
+    let unproving =
+        cases.iter().find(|case| case.proves.is_empty() || !case.proves.iter().all(|it| is_promise(it)));
+    unproving.map_or(Ok(()), |case| Err(format!("{} proves {:?}", case.id, case.proves).into()))
+}
+
+/// `K05`
+fn is_promise(word: &str) -> bool {
+    matches!(word.as_bytes(), [kind, tens, ones]
+        if kind.is_ascii_uppercase() && tens.is_ascii_digit() && ones.is_ascii_digit())
 }
 
 fn is_id(word: &str) -> bool {

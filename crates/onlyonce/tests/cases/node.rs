@@ -37,7 +37,10 @@ impl Node {
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(async move {
             let stopped = async { drop(stopped.await) };
-            axum::serve(listener, app).with_graceful_shutdown(stopped).await.expect("axum never fails to serve");
+            axum::serve(listener, app)
+                .with_graceful_shutdown(stopped)
+                .await
+                .expect("axum never fails to serve");
         });
         Self { address, store, onlyonce, stop: Some(stop), serving: Some(serving) }
     }

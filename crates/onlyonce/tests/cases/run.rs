@@ -24,6 +24,8 @@ const CASE_MAX: Duration = Duration::from_secs(120);
 /// What is looked for turns up before this, or not at all.
 const LOOK_FOR: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// So many turns does every task of the runtime get after the clock has moved; each turn also looks at the timers.
+const TURNS: usize = 200;
 
 /// Runs a case on a thread and a runtime of its own: nothing is shared with other cases but the process.
 ///
@@ -185,7 +187,8 @@ impl World {
             return Ok(None);
         }
         let heard = plan.carry_out().await;
-        let is_broken = |heard: &Heard| heard.as_ref().is_ok_and(|answer| answer.after == Some(After::Broken));
+        let is_broken =
+            |heard: &Heard| heard.as_ref().is_ok_and(|answer| answer.after == Some(After::Broken));
         if heard.iter().any(is_broken) {
             return Err("after the error the connection is neither reusable nor closed".to_owned());
         }
@@ -265,9 +268,13 @@ impl World {
     }
 }
 
-/// Lets a span pass for everything that counts by the runtime's clock, and goes on in real time.
+/// Lets a span pass for everything that counts by the runtime's clock, and goes on in real time once all that has
+/// become due has been done: a case that moves the clock and then something else means one after the other.
 async fn jump(by: Duration) {
     tokio::time::pause();
     tokio::time::advance(by).await;
     tokio::time::resume();
+    for _ in 0..TURNS {
+        tokio::task::yield_now().await;
+    }
 }

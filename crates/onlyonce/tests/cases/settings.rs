@@ -36,8 +36,8 @@ fn set(policy: &mut Policy, name: &str, value: &Value) {
     match name {
         "header" => policy.header = parsed(value),
         "syntax" => policy.key.syntax = syntax(text(value)),
-        "key_chars_min" => policy.key.chars_min = number(value) as usize,
-        "key_chars_max" => policy.key.chars_max = number(value) as usize,
+        "key_chars_min" => policy.key.chars_min = chars(value),
+        "key_chars_max" => policy.key.chars_max = chars(value),
         "personal_data" => policy.key.personal_data = personal_data(text(value)),
         "required" => policy.required = required(value, &policy.methods),
         "scope" => policy.scope = list(value),
@@ -71,7 +71,8 @@ fn set_fingerprint(policy: &mut Policy, settings: &Table) {
             "ignore" => policy.fingerprint.ignore = list(value),
             "headers" => policy.fingerprint.headers = list(value),
             "secrets" => {
-                let secret = |value| Secret::new(text(value).as_bytes()).expect("a secret of the data has bytes");
+                let secret =
+                    |value| Secret::new(text(value).as_bytes()).expect("a secret of the data has bytes");
                 policy.fingerprint.secrets = array(value).iter().map(secret).collect();
             }
             other => panic!("there is no setting fingerprint.{other:?}"),
@@ -81,10 +82,10 @@ fn set_fingerprint(policy: &mut Policy, settings: &Table) {
 
 /// `true` is POST and PATCH, as far as they are covered.
 fn required(value: &Value, methods: &[Method]) -> Vec<Method> {
-    match value {
-        Value::Boolean(true) => REQUIRED.into_iter().filter(|method| methods.contains(method)).collect(),
-        Value::Boolean(false) => Vec::new(),
-        other => list(other),
+    match value.as_bool() {
+        Some(true) => REQUIRED.into_iter().filter(|method| methods.contains(method)).collect(),
+        Some(false) => Vec::new(),
+        None => list(value),
     }
 }
 
@@ -180,7 +181,14 @@ fn text(value: &Value) -> &str {
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_integer().and_then(|number| number.try_into().ok()).unwrap_or_else(|| panic!("{value} is no number"))
+    value
+        .as_integer()
+        .and_then(|number| number.try_into().ok())
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn chars(value: &Value) -> usize {
+    usize::try_from(number(value)).expect("a number of characters fits every address space")
 }
 
 fn array(value: &Value) -> &[Value] {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use crate::check::code_of;
-use crate::client::{After, Answer, Request, Wire, over_http2};
-use crate::data::{Caller, HangUp, OneOrMany, Step, unescaped};
+use crate::client::{After, Answer, Http2, Request, Wire};
+use crate::data::{Caller, HangUp, OneOrMany, Step, padding, unescaped};
 use crate::upstream::{STEP, Shared};
 
 /// An answer, or why there is none.
@@ -17,6 +17,8 @@ pub(crate) type Heard = Result<Answer, String>;
 /// The body of a request that names none.
 pub(crate) const BODY: &str = r#"{"item":"darjeeling","amount":1}"#;
 
+/// So many requests share a connection of HTTP/2: fewer than any server allows.
+const STREAMS_MAX: usize = 100;
 const AGAIN_FOR: Duration = Duration::from_secs(15);
 const AGAIN_EVERY: Duration = Duration::from_millis(20);
 
@@ -73,6 +75,7 @@ fn request(step: &Step, name: &str, words: &Words, i: usize) -> Request {
         headers.push(("Idempotency-Key".to_owned(), unescaped(&fill(key))));
     }
     headers.extend(step.headers.iter().map(|(name, value)| (name.clone(), unescaped(&fill(value)))));
+    headers.extend(padding(step.pad_headers).map(|(name, value)| (name, value.into_bytes())));
     headers.extend(credentials(step.caller.unwrap_or_default()));
     let has_body = matches!(method, "POST" | "PUT" | "PATCH");
     let body = match &step.body {
@@ -80,8 +83,13 @@ fn request(step: &Step, name: &str, words: &Words, i: usize) -> Request {
         None if has_body => BODY.as_bytes().to_vec(),
         None => Vec::new(),
     };
-    let mut request =
-        Request { method: method.to_owned(), target: target.to_owned(), headers, body, chunked: step.chunked };
+    let mut request = Request {
+        method: method.to_owned(),
+        target: target.to_owned(),
+        headers,
+        body,
+        chunked: step.chunked,
+    };
     if !request.body.is_empty() && !request.has("content-type") {
         request.headers.push(("Content-Type".to_owned(), b"application/json".to_vec()));
     }
@@ -107,6 +115,9 @@ impl Plan {
         if let Some(raw) = &self.step.raw {
             return vec![self.send_raw(&unescaped(raw)).await];
         }
+        if self.step.http == 2 {
+            return self.over_http2().await;
+        }
         if self.step.parallel {
             return join_all(self.requests.iter().map(|request| self.alone(request))).await;
         }
@@ -115,6 +126,35 @@ impl Plan {
             heard.push(self.repeatedly(request, &mut wire).await);
         }
         heard
+    }
+
+    /// A storm shares connections, so that it needs few sockets; one by one, they share one.
+    async fn over_http2(&self) -> Vec<Heard> {
+        let groups = self.requests.chunks(STREAMS_MAX).map(|group| self.over_connection(group));
+        join_all(groups).await.concat()
+    }
+
+    async fn over_connection(&self, requests: &[Request]) -> Vec<Heard> {
+        let connection = match Http2::connect(self.address).await {
+            Ok(connection) => connection,
+            Err(error) => return vec![Err(error.to_string()); requests.len()],
+        };
+        if self.step.parallel {
+            return join_all(requests.iter().map(|request| self.over_stream(&connection, request))).await;
+        }
+        let mut heard = Vec::new();
+        for request in requests {
+            heard.push(self.over_stream(&connection, request).await);
+        }
+        heard
+    }
+
+    async fn over_stream(&self, connection: &Http2, request: &Request) -> Heard {
+        let started = Instant::now();
+        self.progress.sent.fetch_add(1, Ordering::AcqRel);
+        let heard = connection.exchange(request).await;
+        self.progress.answered.fetch_add(1, Ordering::AcqRel);
+        heard.map(|answer| Answer { took: started.elapsed(), ..answer }).map_err(|error| error.to_string())
     }
 
     async fn alone(&self, request: &Request) -> Heard {
@@ -136,10 +176,9 @@ impl Plan {
 
     async fn once(&self, request: &Request, wire: &mut Option<Wire>) -> Heard {
         let started = Instant::now();
-        let heard = match (self.step.http, self.step.hang_up) {
-            (2, _) => over_http2(self.address, request).await.map_err(|error| error.to_string()),
-            (_, Some(hang_up)) => self.send_and_hang_up(request, hang_up).await,
-            (_, None) => self.over_http1(request, wire).await,
+        let heard = match self.step.hang_up {
+            Some(hang_up) => self.send_and_hang_up(request, hang_up).await,
+            None => self.over_http1(request, wire).await,
         };
         self.progress.answered.fetch_add(1, Ordering::AcqRel);
         heard.map(|answer| Answer { took: started.elapsed(), ..answer })

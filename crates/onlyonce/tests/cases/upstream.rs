@@ -14,10 +14,12 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::watch;
 
-use crate::data::{Order, unescaped};
+use crate::data::{Order, padding, unescaped};
 
 /// The header that tells U which step a request belongs to, and so which order to obey.
 pub(crate) const STEP: &str = "x-step";
+
+const PANIC: &str = "panics on order";
 
 #[derive(Default)]
 pub(crate) struct Upstream {
@@ -70,7 +72,7 @@ impl Upstream {
             let mut gate = self.gate(gate).subscribe();
             gate.wait_for(|open| *open).await.expect("the gates outlive the requests");
         }
-        assert!(!order.panic, "panics on order");
+        assert!(!order.panic, "{PANIC}");
         answer(&order, number)
     }
 }
@@ -85,9 +87,12 @@ fn answer(order: &Order, number: usize) -> Response<Body> {
     let mut response = Response::new(body(order, bytes.into()));
     *response.status_mut() = order.status.unwrap_or(201).try_into().expect("an ordered status is a status");
     let headers = response.headers_mut();
-    for (name, value) in &order.headers {
+    for (name, value) in order.headers.iter().cloned().chain(padding(order.pad_headers)) {
         let name: HeaderName = name.parse().expect("an ordered header has a name");
-        headers.append(name, HeaderValue::from_bytes(&unescaped(value)).expect("an ordered header has a value"));
+        headers.append(
+            name,
+            HeaderValue::from_bytes(&unescaped(&value)).expect("an ordered header has a value"),
+        );
     }
     if order.status.is_none() {
         headers.append(LOCATION, HeaderValue::from_str(&format!("/orders/{number}")).expect("a number"));
@@ -119,6 +124,16 @@ fn body(order: &Order, bytes: Bytes) -> Body {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // A panic on order must not spoil the rest of the case.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A panic on order is no news: its backtrace would hide the failures that are.
+pub(crate) fn keep_ordered_panics_quiet() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str() != Some(PANIC) {
+            tell(panic);
+        }
+    }));
 }
 
 /// U where it is shared by handlers.

@@ -32,7 +32,8 @@ pub(crate) async fn run(name: &str, address: SocketAddr, upstream: &Shared) -> R
         let exec = upstream.exec();
         let request = request(at, body);
         let first = exchange(&mut wire, &request).await.map_err(|error| format!("{file}: {error}"))?;
-        let second = exchange(&mut wire, &request).await.map_err(|error| format!("{file}, again: {error}"))?;
+        let second =
+            exchange(&mut wire, &request).await.map_err(|error| format!("{file}, again: {error}"))?;
         let is_replay = second.text("idempotent-replayed") == Some("true") && second.body == first.body;
         if first.status != 201 || second.status != 201 || !is_replay || upstream.exec() != exec + 1 {
             return Err(format!("{file}: {} then {}, replay: {is_replay}", first.status, second.status));
