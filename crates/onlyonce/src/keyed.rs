@@ -245,7 +245,10 @@ impl Keyed {
             return Ended::Answered { head, body: Read::Beyond(Body::passed(body)), means, said };
         }
         let spent = answer::header_bytes(&head.headers);
-        match read(body, self.policy().response_bytes_max.saturating_sub(spent)).await {
+        let Some(room) = self.policy().response_bytes_max.checked_sub(spent) else {
+            return Ended::Answered { head, body: Read::Beyond(Body::passed(body)), means, said };
+        };
+        match read(body, room).await {
             Ok(body) => Ended::Answered { head, body, means, said },
             Err(_) => Ended::NoAnswer(Reason::AnswerBroken),
         }
