@@ -241,6 +241,14 @@ impl Wire {
         Ok(length)
     }
 
+    /// Leaves, and waits until the server has noticed: it closes its side too.
+    pub(crate) async fn hang_up(mut self) {
+        // A server that was faster has closed the connection already, which is as good.
+        if self.stream.shutdown().await.is_ok() {
+            while self.fill().await.is_ok_and(|length| length > 0) {}
+        }
+    }
+
     /// Tries the connection once more: it either serves another request or is closed, nothing in between.
     pub(crate) async fn after(&mut self) -> After {
         if self.write(b"GET /health HTTP/1.1\r\nHost: api.example\r\n\r\n").await.is_err() {

@@ -223,7 +223,7 @@ impl Plan {
         while hang_up == HangUp::BeforeAnswer && self.upstream.exec() == exec {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        drop(wire);
+        wire.hang_up().await;
         Err("hung up".to_owned())
     }
 
