@@ -89,7 +89,8 @@ where
         Way::Accepted(refusal) => Ok(keyed.accepted(&refusal).await),
         Way::Run(lease) => keyed.run(lease, parts, body, inner).await,
         Way::Unprotected => {
-            let response = inner.call(Request::from_parts(parts, Body::whole(body))).await?;
+            let mut response = inner.call(Request::from_parts(parts, Body::whole(body))).await?;
+            headers::clean(response.headers_mut(), keyed.policy());
             Ok(answer::own(response.map(Body::passed), None))
         }
     }
