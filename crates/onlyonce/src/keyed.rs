@@ -236,6 +236,10 @@ impl Keyed {
             Ok(response) => response,
             Err(error) => return Ended::Failed(error),
         };
+        // An interim status ends nothing: whatever the handler did, this is not its answer.
+        if response.status().is_informational() {
+            return Ended::NoAnswer(Reason::AnswerBroken);
+        }
         let (mut head, body) = response.into_parts();
         let said = both(attempt.heard(), headers::said(&head.headers));
         headers::clean(&mut head.headers, self.policy());
