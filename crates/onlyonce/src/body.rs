@@ -113,6 +113,28 @@ where
     Ok(Read::Whole(joined(frames)))
 }
 
+/// Reads a request's body; none where it is above `bytes_max`. Its trailers are dropped, as any recipient may (RFC 9110,
+/// 6.5.1): what runs is what was fingerprinted.
+pub(crate) async fn read_request<B>(mut body: B, bytes_max: u64) -> Result<Option<Bytes>, B::Error>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    if body.size_hint().lower() > bytes_max {
+        return Ok(None);
+    }
+    let mut frames = VecDeque::new();
+    let mut length = 0_u64;
+    while let Some(frame) = next(&mut body).await? {
+        let Some(data) = frame.data_ref() else { continue };
+        length += data.len() as u64;
+        if length > bytes_max {
+            return Ok(None);
+        }
+        frames.push_back(frame);
+    }
+    Ok(Some(joined(frames)))
+}
+
 async fn next<B: HttpBody<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Frame<Bytes>>, B::Error> {
     std::future::poll_fn(|cx| Poll::Ready(ready!(Pin::new(&mut *body).poll_frame(cx)).transpose())).await
 }

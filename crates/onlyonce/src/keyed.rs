@@ -35,7 +35,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::attempt::Attempt;
-use crate::body::{Body, Read, read};
+use crate::body::{Body, Read, read, read_request};
 use crate::engine::{Begun, Engine, chain, fresh_token, store_unavailable};
 use crate::future::Hold;
 use crate::layer::Settings;
@@ -78,9 +78,9 @@ where
     R: HttpBody<Data = Bytes> + Unpin,
 {
     let bytes_max = keyed.policy().request_bytes_max;
-    let body = match read(body, bytes_max).await {
-        Ok(Read::Whole(bytes)) => bytes,
-        Ok(Read::Beyond(_)) => return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max })),
+    let body = match read_request(body, bytes_max).await {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max })),
         Err(_) => return Ok(answer::unreadable()),
     };
     match keyed.way(&parts, &body).await {
