@@ -287,7 +287,7 @@ impl Engine {
             match written {
                 Ok(finished) => return finished,
                 Err(error) => {
-                    tracing::warn!(record = %id, error = %chain(&error), "the outcome is not written yet")
+                    tracing::warn!(record = %id, error = %chain(&error), "the outcome is not written yet");
                 }
             }
             sleep(pause).await;

@@ -74,13 +74,13 @@ pub(crate) fn kept(headers: &HeaderMap, policy: &Policy) -> Vec<(HeaderName, Hea
 
 /// What the handler says of its own answer, in headers.
 pub(crate) fn said(headers: &HeaderMap) -> Said {
-    let outcome = headers.get(OUTCOME).and_then(|value| match value.as_bytes() {
-        b"did-not-run" => Some(SaidOutcome::DidNotRun),
-        b"unknown" => Some(SaidOutcome::Unknown),
+    let outcome = headers.get(OUTCOME).map(|value| match value.as_bytes() {
+        b"did-not-run" => SaidOutcome::DidNotRun,
+        b"unknown" => SaidOutcome::Unknown,
         // Whoever says something we do not understand does not say that all is well.
         other => {
             tracing::warn!(value = %String::from_utf8_lossy(other), "Onlyonce-Outcome is neither did-not-run nor unknown; taken as unknown");
-            Some(SaidOutcome::Unknown)
+            SaidOutcome::Unknown
         }
     });
     Said { outcome, keep_for: headers.get(RETENTION).and_then(whole_seconds) }
