@@ -197,22 +197,23 @@ impl Engine {
     }
 
     /// A reservation whose answer was lost may still have been written, or be written yet. Nothing was sent, and only
-    /// this node knows it: so it looks for its own token, until no store call can still be under way, and makes it
-    /// retryable.
+    /// this node knows it: so it looks for its own token and makes it retryable. It gives up once the store has shown
+    /// for a whole lease that nothing is there, or has not answered before the deadline.
     fn give_back(self: &Arc<Self>, id: Id, token: Token, policy: &Policy) {
-        let (engine, policy_timeout) = (self.clone(), policy.store_timeout);
-        let until = Instant::now() + policy.lease;
+        let (engine, store_timeout) = (self.clone(), policy.store_timeout);
+        let (absent_after, over) = (Instant::now() + policy.lease, Instant::now() + policy.deadline);
         let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
         self.tasks.spawn(async move {
             let mut pause = PAUSE;
-            while Instant::now() < until {
-                let looked = engine.load(id, policy_timeout).await;
-                if let Ok(seen @ Some(_)) = looked {
-                    // Another's record, or our own that has been given back: either way nothing of ours is left open.
-                    let finished = engine.write_outcome(id, seen, token, &outcome, policy_timeout).await;
-                    if finished.is_ok() {
-                        return;
-                    }
+            while Instant::now() < over {
+                let given_back = match engine.load(id, store_timeout).await {
+                    Ok(None) => Instant::now() >= absent_after,
+                    // Another's record, or our own that has been given back: either way nothing of ours is open.
+                    Ok(seen) => engine.write_outcome(id, seen, token, &outcome, store_timeout).await.is_ok(),
+                    Err(_) => false,
+                };
+                if given_back {
+                    return;
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
