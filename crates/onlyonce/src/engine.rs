@@ -11,9 +11,12 @@
 //!  finish ─ loop { finish ─ swap }, while the token is its own
 //! ```
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::poll;
 use onlyonce_core::machine::{self, Decision, Finish, Renewal, Request};
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
@@ -251,7 +254,7 @@ impl Engine {
     ) -> Finished {
         let (id, token, until) = (lease.id, lease.token, lease.deadline);
         let tried = self.try_finish(id, Some(lease.seen()), token, &outcome, store_timeout);
-        if let Ok(finished) = timeout(store_timeout, tried).await {
+        if let Some(finished) = within(store_timeout, tried).await {
             return finished;
         }
         let engine = self.clone();
@@ -259,7 +262,7 @@ impl Engine {
             // Duplicates here find it in the air until the truth is written, or the lease decides.
             let _lease = lease;
             let tried = engine.try_finish(id, None, token, &outcome, store_timeout);
-            if timeout(until.saturating_duration_since(Instant::now()), tried).await.is_err() {
+            if within(until.saturating_duration_since(Instant::now()), tried).await.is_none() {
                 tracing::error!(record = %id, "the outcome could not be written before the deadline; it will be unknown");
             }
         });
@@ -318,7 +321,10 @@ impl Engine {
             let expected = seen.as_ref().map(|seen| seen.revision);
             match self.swap(id, expected, draft, store_timeout).await? {
                 Swapped::Applied(now) => {
-                    self.cache.keep(id, &now, asked_at);
+                    // Most answers are never asked for again. Whoever waits for this one is about to.
+                    if self.flights.has_passengers(&id) {
+                        self.cache.keep(id, &now, asked_at);
+                    }
                     return Ok(Finished::Written(now));
                 }
                 Swapped::Lost(now) => seen = now,
@@ -354,7 +360,7 @@ impl Engine {
                 format!("the store did not answer before; it is asked again in {} ms", wait.as_millis());
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        let answered = timeout(store_timeout, call).await.unwrap_or_else(|_| {
+        let answered = within(store_timeout, call).await.unwrap_or_else(|| {
             let message = format!("the store did not answer within {} ms", store_timeout.as_millis());
             Err(Error::new(ErrorKind::Unavailable, message))
         });
@@ -363,6 +369,16 @@ impl Engine {
             Ok(_) | Err(_) => self.breaker.succeeded(),
         }
         answered
+    }
+}
+
+/// What a future comes to within a span; none past it. What is ready at once, as an engine in this process is, costs
+/// no timer.
+async fn within<T>(span: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    match poll!(future.as_mut()) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => timeout(span, future).await.ok(),
     }
 }
 

@@ -76,6 +76,11 @@ impl Flights {
         self.shard(id).get(id).cloned()
     }
 
+    /// Whether anybody but its pilot and this table looks at what is in the air.
+    pub(crate) fn has_passengers(&self, id: &Id) -> bool {
+        self.shard(id).get(id).is_some_and(|flight| Arc::strong_count(flight) > 2)
+    }
+
     fn shard(&self, id: &Id) -> MutexGuard<'_, Shard> {
         // The hash of the map takes the first bytes; the shard takes the last.
         lock(&self.shards[usize::from(id.0[31]) % SHARDS])
