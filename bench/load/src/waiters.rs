@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::connection::{Target, read};
@@ -14,15 +15,16 @@ use crate::storm::new_key;
 /// How long before the end of the work the server's memory is looked at: everyone has arrived, nobody has left.
 const LOOK_BEFORE_END: Duration = Duration::from_millis(300);
 
+/// How many connections are opened at once. Beyond the server's backlog the kernel drops them, and each of those is
+/// tried again only a second later.
+const AT_ONCE: usize = 128;
+
 /// Runs it, and reports the memory of the server before anyone connected, with everyone connected but idle, and with
 /// everyone waiting. The second says what a connection alone costs; only the rest is the waiter's.
 pub(crate) async fn run(target: &Target, connections: usize, pid: u64) -> io::Result<Value> {
     let before = memory_bytes(pid)?;
     let mut leader = target.connect().await?;
-    let mut streams = Vec::with_capacity(connections);
-    for _ in 0..connections {
-        streams.push(target.connect().await?);
-    }
+    let mut streams = connect(target, connections).await?;
     let connected = memory_bytes(pid)?;
     let runs_before = target.runs().await?;
 
@@ -66,6 +68,25 @@ pub(crate) async fn run(target: &Target, connections: usize, pid: u64) -> io::Re
         "memory_waiting_bytes": waiting,
         "wake_ms": wake_ms,
     }))
+}
+
+async fn connect(target: &Target, connections: usize) -> io::Result<Vec<TcpStream>> {
+    let mut streams = Vec::with_capacity(connections);
+    while streams.len() < connections {
+        let mut batch = JoinSet::new();
+        for _ in 0..AT_ONCE.min(connections - streams.len()) {
+            let address = target.address;
+            batch.spawn(async move { TcpStream::connect(address).await });
+        }
+        for stream in batch.join_all().await {
+            let stream = stream?;
+            stream.set_nodelay(true)?;
+            streams.push(stream);
+        }
+        // Connections are accepted in order, so an answer on a later one means that these have been.
+        target.runs().await?;
+    }
+    Ok(streams)
 }
 
 fn memory_bytes(pid: u64) -> io::Result<u64> {
