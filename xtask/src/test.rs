@@ -97,7 +97,7 @@ fn tests(filter: &[String], count: &mut Count) -> Result<Ending> {
         let mut command = cargo(&["nextest", "run", "--no-fail-fast", "--no-tests=pass"]);
         return counted(command.args(workspace).args(filter), count);
     }
-    let mut command = cargo(&["test", "--all-targets", "--no-fail-fast"]);
+    let mut command = cargo(&["test", "--tests", "--no-fail-fast"]);
     command.args(workspace);
     if !filter.is_empty() {
         command.arg("--").args(filter);

@@ -18,7 +18,7 @@ pub(super) fn faults(files: &[File]) -> Vec<Fault> {
 fn of_file(file: &File) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (number, line) in file.lines() {
-        let message = if is_exempt(file) { lock_fault(file, line) } else { text_fault(line) };
+        let message = if is_exempt(file) { lock_fault(file, line) } else { text_fault(file, line) };
         faults.extend(message.map(|message| Fault::at(file, number, "origins", message)));
     }
     faults
@@ -30,13 +30,14 @@ fn lock_fault(file: &File, line: &str) -> Option<String> {
         .then(|| format!("{source} is not the public registry; depend on a published release"))
 }
 
-fn text_fault(line: &str) -> Option<String> {
+fn text_fault(file: &File, line: &str) -> Option<String> {
     if let Some(folder) = FOLDERS.iter().find(|folder| has_path(line, folder)) {
         return Some(format!(
             "\"{folder}\" is a folder of one machine; use a relative path or an environment variable"
         ));
     }
-    if let Some(word) = REGISTRIES.iter().find(|word| line.contains(*word)) {
+    // In Rust these are ordinary words.
+    if let Some(word) = REGISTRIES.iter().find(|word| !file.ends_with(".rs") && line.contains(*word)) {
         return Some(format!(
             "\"{word}\" names another registry; leave that to the user's own configuration"
         ));
