@@ -9,10 +9,11 @@ use serde_json::Value;
 /// Folders that are never ours, for a copy without git.
 const NOT_OURS: [&str; 3] = [".git", "target", "node_modules"];
 
-/// The top of the repository.
+/// The top of the repository. Cargo says at run time where we are; what was true when we were built may be the folder
+/// of another clone that shares its build products with this one.
 pub(crate) fn root() -> PathBuf {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().expect("xtask lies in the repository").to_path_buf()
+    let xtask = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
+    Path::new(&xtask).parent().expect("xtask lies in the repository").to_path_buf()
 }
 
 /// A text file.
