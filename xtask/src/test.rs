@@ -32,7 +32,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         all(&mut steps, &mut count);
     } else {
         say_vectors();
-        steps.run("tests", || tests(&arguments.filter, &mut count));
+        steps.run("tests", || {
+            let ending = tests(&arguments.filter, &mut count)?;
+            // A mistyped name must not look like a passed test.
+            let found_none = ending == Ending::Passed && count == Count::default();
+            Ok(if found_none { Ending::Failed("no test has such a name".to_owned()) } else { ending })
+        });
     }
     let verdict = steps.summary();
     println!("{count}");
