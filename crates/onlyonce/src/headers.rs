@@ -26,14 +26,7 @@ const HOP_BY_HOP: [HeaderName; 7] = [
 
 /// A client cannot say what only we may say.
 pub(crate) fn strip_ours(headers: &mut HeaderMap) {
-    let is_ours = |name: &HeaderName| name.as_str().starts_with(OURS);
-    if !headers.keys().any(is_ours) {
-        return;
-    }
-    let ours: Vec<_> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
-    for name in ours {
-        headers.remove(name);
-    }
+    drop_where(headers, |name| name.as_str().starts_with(OURS));
 }
 
 /// A write that runs once cannot turn into another protocol: the handler is not offered to.
@@ -45,20 +38,30 @@ pub(crate) fn strip_upgrade(headers: &mut HeaderMap) {
 
 /// What a handler says to us is not for the client.
 pub(crate) fn strip_control(headers: &mut HeaderMap) {
-    headers.remove(OUTCOME);
-    headers.remove(RETENTION);
+    drop_where(headers, |name| *name == OUTCOME || *name == RETENTION);
 }
 
 /// What is about one connection, and what is ours to say, does not pass from a handler to a client.
 pub(crate) fn clean(headers: &mut HeaderMap, policy: &Policy) {
-    for name in connection_named(headers) {
-        headers.remove(name);
+    if headers.contains_key(CONNECTION) {
+        for name in connection_named(headers) {
+            headers.remove(name);
+        }
     }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
+    drop_where(headers, |name| {
+        HOP_BY_HOP.contains(name)
+            || *name == policy.dialect.replayed
+            || [OUTCOME, RETENTION, STORED, EXPIRES, CREATED].contains(name)
+    });
+}
+
+/// Most maps hold nothing to drop, and a look at their few names is cheaper than a search for each that might be there.
+fn drop_where(headers: &mut HeaderMap, drops: impl Fn(&HeaderName) -> bool) {
+    if !headers.keys().any(&drops) {
+        return;
     }
-    strip_control(headers);
-    for name in [&policy.dialect.replayed, &STORED, &EXPIRES, &CREATED] {
+    let dropped: Vec<_> = headers.keys().filter(|name| drops(name)).cloned().collect();
+    for name in dropped {
         headers.remove(name);
     }
 }

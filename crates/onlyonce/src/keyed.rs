@@ -297,10 +297,13 @@ fn both(attempt: Said, headers: Said) -> Said {
     Said { outcome: attempt.outcome.or(headers.outcome), keep_for: attempt.keep_for.or(headers.keep_for) }
 }
 
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+
 /// An event stream never ends, as far as anybody knows: it is not kept.
 fn is_stream(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    content_type.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+    let content_type = headers.get(CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
+    let start = content_type.trim_ascii_start().get(..EVENT_STREAM.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
 /// How long a duplicate waits.
