@@ -123,11 +123,11 @@ pub fn decide(seen: Option<&Seen>, request: &Request<'_>) -> Decision {
         State::Running { .. } if !has_lapsed(record, now) => Decision::Refuse(in_progress(record, now)),
         State::Running { .. } => match lost(record, now) {
             Lost::Rerun => Decision::Begin(again(record, request.token, request.admission)),
-            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason, now)),
+            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason)),
         },
         State::Retryable { .. } => match rerun(record, now) {
             Lost::Rerun => Decision::Begin(again(record, request.token, request.admission)),
-            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason, now)),
+            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason)),
         },
         State::Unknown { .. } => Decision::Refuse(outcome_unknown(record, now)),
     }
@@ -247,7 +247,7 @@ pub fn sweep(seen: &Seen) -> Option<Draft> {
         // Keyed work that may have run must not be sent again once downstream may have forgotten it.
         State::Retryable { .. } if !has_expired(record, now) => match rerun(record, now) {
             Lost::Rerun => None,
-            Lost::Doubt(reason) => Some(unknown(record, reason, now)),
+            Lost::Doubt(reason) => Some(unknown(record, reason)),
         },
         State::Pending { .. }
         | State::Running { .. }
@@ -518,8 +518,8 @@ fn lose(record: &Record, reason: Reason, now: Timestamp) -> Draft {
             draft.relies_on_memory |= was_lost_while_keyed(record);
             draft
         }
-        Lost::Doubt(Reason::DownstreamForgot) => unknown(record, Reason::DownstreamForgot, now),
-        Lost::Doubt(_) => unknown(record, reason, now),
+        Lost::Doubt(Reason::DownstreamForgot) => unknown(record, Reason::DownstreamForgot),
+        Lost::Doubt(_) => unknown(record, reason),
     }
 }
 
@@ -546,7 +546,7 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
 }
 
 /// Nobody knows; unless a verdict that came while the attempt ran already settles it.
-fn unknown(record: &Record, reason: Reason, now: Timestamp) -> Draft {
+fn unknown(record: &Record, reason: Reason) -> Draft {
     let mut draft = record.draft();
     draft.state = State::Unknown {
         reason,
@@ -558,11 +558,9 @@ fn unknown(record: &Record, reason: Reason, now: Timestamp) -> Draft {
     let Some(Evidence { verdict, by }) = record.evidence.clone() else { return draft };
     match verdict {
         Verdict::Happened(response) => happened(record, response, by),
-        Verdict::DidNotHappen { never_will } => {
-            let believed_at = record.deadline_at().plus(record.terms.horizon);
-            if never_will || now >= believed_at { did_not_happen(record) } else { draft }
-        }
-        Verdict::StillUnknown => draft,
+        Verdict::DidNotHappen { never_will: true } => did_not_happen(record),
+        // It came while the attempt lived: whatever the time now, the effect may have turned up since.
+        Verdict::DidNotHappen { never_will: false } | Verdict::StillUnknown => draft,
     }
 }
 
@@ -586,7 +584,7 @@ fn ask_at(record: &Record, at: When, now: Timestamp) -> Draft {
     let mut draft = match &record.state {
         State::Unknown { .. } => record.draft(),
         State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Retryable { .. } => {
-            unknown(record, lapse_reason(record, now), now)
+            unknown(record, lapse_reason(record, now))
         }
     };
     if let State::Unknown { ask_at, asked, .. } = &mut draft.state {
