@@ -241,19 +241,19 @@ pub fn sweep(seen: &Seen) -> Option<Draft> {
     let (record, now) = (&*seen.record, seen.now);
     match &record.state {
         State::Running { .. } if has_lapsed(record, now) => Some(lose(record, lapse_reason(record, now), now)),
-        State::Pending { expires_at } if now >= *expires_at => {
-            Some(complete(record, Some(given_up()), Source::Sweeper, None))
-        }
+        State::Pending { expires_at } => match rerun(record, now) {
+            Lost::Doubt(reason) => Some(unknown(record, reason)),
+            Lost::Rerun if now < *expires_at => None,
+            // An attempt before it may have reached downstream: a 408 would be a guess.
+            Lost::Rerun if record.relies_on_memory => Some(retryable(record, None, None)),
+            Lost::Rerun => Some(complete(record, Some(given_up()), Source::Sweeper, None)),
+        },
         // Keyed work that may have run must not be sent again once downstream may have forgotten it.
         State::Retryable { .. } if !has_expired(record, now) => match rerun(record, now) {
             Lost::Rerun => None,
             Lost::Doubt(reason) => Some(unknown(record, reason)),
         },
-        State::Pending { .. }
-        | State::Running { .. }
-        | State::Completed { .. }
-        | State::Retryable { .. }
-        | State::Unknown { .. } => None,
+        State::Running { .. } | State::Completed { .. } | State::Retryable { .. } | State::Unknown { .. } => None,
     }
 }
 
@@ -349,12 +349,13 @@ fn with_evidence(record: &Record, ruling: &Ruling) -> Draft {
     draft
 }
 
-/// Accepted work begins its attempt; none where it is no longer pending.
+/// Accepted work begins its attempt; none where it is no longer pending, or may no longer run.
 pub fn claim(seen: &Seen, token: Token) -> Option<Draft> {
     match &seen.record.state {
-        State::Pending { expires_at } if seen.now < *expires_at => {
-            Some(again(&seen.record, token, Admission::Run))
-        }
+        State::Pending { expires_at } if seen.now < *expires_at => match rerun(&seen.record, seen.now) {
+            Lost::Rerun => Some(again(&seen.record, token, Admission::Run)),
+            Lost::Doubt(_) => None,
+        },
         State::Pending { .. }
         | State::Running { .. }
         | State::Completed { .. }
@@ -403,11 +404,11 @@ pub fn forget(seen: &Seen, token: Token, force: Force) -> Option<Draft> {
 /// When a record wants attention next.
 pub fn due(draft: &Draft) -> Due {
     match &draft.state {
-        State::Pending { expires_at } | State::Completed { expires_at, .. } => Due::default().or_at(*expires_at),
+        State::Completed { expires_at, .. } => Due::default().or_at(*expires_at),
         State::Running { lapses_at } => {
             Due::default().or_at(*lapses_at).or_at(draft.began_at.plus(draft.terms.deadline))
         }
-        State::Retryable { expires_at, .. } => {
+        State::Pending { expires_at } | State::Retryable { expires_at, .. } => {
             let due = Due::default().or_at(*expires_at);
             match draft.relies_on_memory {
                 true => due.or_at(draft.created_at.plus(draft.terms.downstream_retention)),
@@ -492,7 +493,7 @@ fn lost(record: &Record, now: Timestamp) -> Lost {
     }
 }
 
-/// A retryable record: it runs again, unless that would need a memory downstream may no longer have.
+/// A retryable or pending record: it runs again, unless that would need a memory downstream may no longer have.
 fn rerun(record: &Record, now: Timestamp) -> Lost {
     if record.relies_on_memory && !remembers(record, now) {
         Lost::Doubt(Reason::DownstreamForgot)
