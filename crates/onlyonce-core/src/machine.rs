@@ -585,7 +585,7 @@ fn ask_at(record: &Record, at: When, now: Timestamp) -> Draft {
     let mut draft = match &record.state {
         State::Unknown { .. } => record.draft(),
         State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Retryable { .. } => {
-            unknown(record, lapse_reason(record, now))
+            lose(record, lapse_reason(record, now), now)
         }
     };
     if let State::Unknown { ask_at, asked, .. } = &mut draft.state {
