@@ -370,6 +370,7 @@ pub fn commit_phase(seen: &Seen, token: Token, phase: &Arc<str>) -> Option<Draft
     draft.progress = Progress { recovery_point: Some(phase.clone()), calling: None, found: None };
     // The call of this phase, made again or not, has its result on record now.
     draft.relies_on_memory = false;
+    draft.evidence = None;
     Some(draft)
 }
 
@@ -377,6 +378,8 @@ pub fn commit_phase(seen: &Seen, token: Token, phase: &Arc<str>) -> Option<Draft
 pub fn call(seen: &Seen, token: Token, calling: Calling) -> Option<Draft> {
     let mut draft = own_running(seen, token)?;
     draft.progress.calling = Some(calling);
+    // What was heard before this call is not about it.
+    draft.evidence = None;
     Some(draft)
 }
 
@@ -486,7 +489,8 @@ enum Lost {
 /// A running record whose attempt is gone.
 fn lost(record: &Record, now: Timestamp) -> Lost {
     match record.effects() {
-        Effects::Local => Lost::Rerun,
+        // A keyed call of an earlier attempt may still be open.
+        Effects::Local => rerun(record, now),
         Effects::Keyed if remembers(record, now) => Lost::Rerun,
         Effects::Keyed => Lost::Doubt(Reason::DownstreamForgot),
         Effects::Queryable | Effects::Opaque => Lost::Doubt(lapse_reason(record, now)),
