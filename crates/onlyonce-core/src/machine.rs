@@ -543,6 +543,8 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
     let mut draft = record.draft();
     draft.evidence = None;
     draft.progress.calling = None;
+    // Where an earlier attempt may have done the work, the record outlives a denial of this one.
+    let keep_for = keep_for.filter(|_| !record.relies_on_memory);
     draft.state = State::Retryable {
         retry_after,
         expires_at: When::AfterWrite(keep_for.unwrap_or(record.terms.retention)),
