@@ -1,0 +1,4 @@
+//! What the rules promise, told as tables and stories.
+
+mod machine;
+mod script;
