@@ -126,11 +126,11 @@ pub fn decide(seen: Option<&Seen>, request: &Request<'_>) -> Decision {
         State::Running { .. } if !has_lapsed(record, now) => Decision::Refuse(in_progress(record, now)),
         State::Running { .. } => match lost(record, now) {
             Lost::Rerun => Decision::Begin(again(record, request.token, request.admission)),
-            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason, now)),
+            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason)),
         },
         State::Retryable { .. } => match rerun(record, now) {
             Lost::Rerun => Decision::Begin(again(record, request.token, request.admission)),
-            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason, now)),
+            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason)),
         },
         State::Unknown { .. } => Decision::Refuse(outcome_unknown(record, now)),
     }
@@ -246,19 +246,21 @@ pub fn sweep(seen: &Seen) -> Option<Draft> {
         State::Running { .. } if has_lapsed(record, now) => {
             Some(lose(record, lapse_reason(record, now), now))
         }
-        State::Pending { expires_at } if now >= *expires_at => {
-            Some(complete(record, Some(given_up()), Source::Sweeper, None))
-        }
+        State::Pending { expires_at } => match rerun(record, now) {
+            Lost::Doubt(reason) => Some(unknown(record, reason)),
+            Lost::Rerun if now < *expires_at => None,
+            // An attempt before it may have reached downstream: a 408 would be a guess.
+            Lost::Rerun if record.relies_on_memory => Some(retryable(record, None, None)),
+            Lost::Rerun => Some(complete(record, Some(given_up()), Source::Sweeper, None)),
+        },
         // Keyed work that may have run must not be sent again once downstream may have forgotten it.
         State::Retryable { .. } if !has_expired(record, now) => match rerun(record, now) {
             Lost::Rerun => None,
-            Lost::Doubt(reason) => Some(unknown(record, reason, now)),
+            Lost::Doubt(reason) => Some(unknown(record, reason)),
         },
-        State::Pending { .. }
-        | State::Running { .. }
-        | State::Completed { .. }
-        | State::Retryable { .. }
-        | State::Unknown { .. } => None,
+        State::Running { .. } | State::Completed { .. } | State::Retryable { .. } | State::Unknown { .. } => {
+            None
+        }
     }
 }
 
@@ -354,12 +356,13 @@ fn with_evidence(record: &Record, ruling: &Ruling) -> Draft {
     draft
 }
 
-/// Accepted work begins its attempt; none where it is no longer pending.
+/// Accepted work begins its attempt; none where it is no longer pending, or may no longer run.
 pub fn claim(seen: &Seen, token: Token) -> Option<Draft> {
     match &seen.record.state {
-        State::Pending { expires_at } if seen.now < *expires_at => {
-            Some(again(&seen.record, token, Admission::Run))
-        }
+        State::Pending { expires_at } if seen.now < *expires_at => match rerun(&seen.record, seen.now) {
+            Lost::Rerun => Some(again(&seen.record, token, Admission::Run)),
+            Lost::Doubt(_) => None,
+        },
         State::Pending { .. }
         | State::Running { .. }
         | State::Completed { .. }
@@ -374,6 +377,7 @@ pub fn commit_phase(seen: &Seen, token: Token, phase: &Arc<str>) -> Option<Draft
     draft.progress = Progress { recovery_point: Some(phase.clone()), calling: None, found: None };
     // The call of this phase, made again or not, has its result on record now.
     draft.relies_on_memory = false;
+    draft.evidence = None;
     Some(draft)
 }
 
@@ -381,6 +385,8 @@ pub fn commit_phase(seen: &Seen, token: Token, phase: &Arc<str>) -> Option<Draft
 pub fn call(seen: &Seen, token: Token, calling: Calling) -> Option<Draft> {
     let mut draft = own_running(seen, token)?;
     draft.progress.calling = Some(calling);
+    // What was heard before this call is not about it.
+    draft.evidence = None;
     Some(draft)
 }
 
@@ -408,13 +414,11 @@ pub fn forget(seen: &Seen, token: Token, force: Force) -> Option<Draft> {
 /// When a record wants attention next.
 pub fn due(draft: &Draft) -> Due {
     match &draft.state {
-        State::Pending { expires_at } | State::Completed { expires_at, .. } => {
-            Due::default().or_at(*expires_at)
-        }
+        State::Completed { expires_at, .. } => Due::default().or_at(*expires_at),
         State::Running { lapses_at } => {
             Due::default().or_at(*lapses_at).or_at(draft.began_at.plus(draft.terms.deadline))
         }
-        State::Retryable { expires_at, .. } => {
+        State::Pending { expires_at } | State::Retryable { expires_at, .. } => {
             let due = Due::default().or_at(*expires_at);
             match draft.relies_on_memory {
                 true => due.or_at(draft.created_at.plus(draft.terms.downstream_retention)),
@@ -499,14 +503,15 @@ enum Lost {
 /// A running record whose attempt is gone.
 fn lost(record: &Record, now: Timestamp) -> Lost {
     match record.effects() {
-        Effects::Local => Lost::Rerun,
+        // A keyed call of an earlier attempt may still be open.
+        Effects::Local => rerun(record, now),
         Effects::Keyed if remembers(record, now) => Lost::Rerun,
         Effects::Keyed => Lost::Doubt(Reason::DownstreamForgot),
         Effects::Queryable | Effects::Opaque => Lost::Doubt(lapse_reason(record, now)),
     }
 }
 
-/// A retryable record: it runs again, unless that would need a memory downstream may no longer have.
+/// A retryable or pending record: it runs again, unless that would need a memory downstream may no longer have.
 fn rerun(record: &Record, now: Timestamp) -> Lost {
     if record.relies_on_memory && !remembers(record, now) {
         Lost::Doubt(Reason::DownstreamForgot)
@@ -532,8 +537,8 @@ fn lose(record: &Record, reason: Reason, now: Timestamp) -> Draft {
             draft.relies_on_memory |= was_lost_while_keyed(record);
             draft
         }
-        Lost::Doubt(Reason::DownstreamForgot) => unknown(record, Reason::DownstreamForgot, now),
-        Lost::Doubt(_) => unknown(record, reason, now),
+        Lost::Doubt(Reason::DownstreamForgot) => unknown(record, Reason::DownstreamForgot),
+        Lost::Doubt(_) => unknown(record, reason),
     }
 }
 
@@ -552,6 +557,8 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
     let mut draft = record.draft();
     draft.evidence = None;
     draft.progress.calling = None;
+    // Where an earlier attempt may have done the work, the record outlives a denial of this one.
+    let keep_for = keep_for.filter(|_| !record.relies_on_memory);
     draft.state = State::Retryable {
         retry_after,
         expires_at: When::AfterWrite(keep_for.unwrap_or(record.terms.retention)),
@@ -560,7 +567,7 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
 }
 
 /// Nobody knows; unless a verdict that came while the attempt ran already settles it.
-fn unknown(record: &Record, reason: Reason, now: Timestamp) -> Draft {
+fn unknown(record: &Record, reason: Reason) -> Draft {
     let mut draft = record.draft();
     draft.state = State::Unknown {
         reason,
@@ -572,11 +579,9 @@ fn unknown(record: &Record, reason: Reason, now: Timestamp) -> Draft {
     let Some(Evidence { verdict, by }) = record.evidence.clone() else { return draft };
     match verdict {
         Verdict::Happened(response) => happened(record, response, by),
-        Verdict::DidNotHappen { never_will } => {
-            let believed_at = record.deadline_at().plus(record.terms.horizon);
-            if never_will || now >= believed_at { did_not_happen(record) } else { draft }
-        }
-        Verdict::StillUnknown => draft,
+        Verdict::DidNotHappen { never_will: true } => did_not_happen(record),
+        // It came while the attempt lived: whatever the time now, the effect may have turned up since.
+        Verdict::DidNotHappen { never_will: false } | Verdict::StillUnknown => draft,
     }
 }
 
@@ -599,7 +604,7 @@ fn ask_at(record: &Record, at: When, now: Timestamp) -> Draft {
     let mut draft = match &record.state {
         State::Unknown { .. } => record.draft(),
         State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Retryable { .. } => {
-            unknown(record, lapse_reason(record, now), now)
+            lose(record, lapse_reason(record, now), now)
         }
     };
     if let State::Unknown { ask_at, asked, .. } = &mut draft.state {
