@@ -14,6 +14,7 @@
 //! The suite in `conformance` (behind the feature of that name) holds an engine to all of it.
 
 pub mod clock;
+pub mod codec;
 mod error;
 pub mod memory;
 pub mod outbox;
