@@ -15,6 +15,8 @@
 
 pub mod clock;
 pub mod codec;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 pub mod memory;
 pub mod outbox;

@@ -1,0 +1,8 @@
+//! One binary for all integration tests of the seam.
+
+/// E06, E07
+mod memory {
+    use onlyonce_store::memory::Memory;
+
+    onlyonce_store::conformance!(async { Memory::new() });
+}
