@@ -49,7 +49,8 @@ mod writer;
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State, Terms, Token, Verdict,
+    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State, Terms, Token,
+    Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::When;

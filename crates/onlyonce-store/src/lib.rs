@@ -13,6 +13,7 @@
 //!
 //! The suite in `conformance` (behind the feature of that name) holds an engine to all of it.
 
+pub mod batch;
 pub mod clock;
 pub mod codec;
 #[cfg(feature = "conformance")]

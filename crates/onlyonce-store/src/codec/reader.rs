@@ -47,7 +47,8 @@ impl<'a> Reader<'a> {
 
     pub(super) fn integer<T: TryFrom<u64>>(&mut self, what: &str) -> Result<T, Error> {
         let integer = self.varint(what)?;
-        T::try_from(integer).map_err(|_| corrupt(&format!("has {integer} for its {what}, which is out of range")))
+        T::try_from(integer)
+            .map_err(|_| corrupt(&format!("has {integer} for its {what}, which is out of range")))
     }
 
     fn varint(&mut self, what: &str) -> Result<u64, Error> {

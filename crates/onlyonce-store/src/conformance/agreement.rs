@@ -94,7 +94,8 @@ impl Pair {
             only_due: random.one_in(2),
             ..everything(usize::try_from(random.below(IDS) + 1).expect("small"))
         };
-        let (engine, memory) = (list(&self.engine, query.clone()).await, list(&self.memory, query.clone()).await);
+        let (engine, memory) =
+            (list(&self.engine, query.clone()).await, list(&self.memory, query.clone()).await);
         let [engine, memory] = [engine, memory].map(|records| {
             let ours = records.into_iter().filter(|(_, seen)| *seen.record.scope.digest() != CLOCK_SCOPE);
             ours.collect::<Vec<_>>()
@@ -108,7 +109,11 @@ impl Pair {
 
     async fn reap(&self) {
         let (engine, memory) = (self.engine.reap(1_000).await, self.memory.reap(1_000).await);
-        assert_eq!(engine.expect("an answer"), memory.expect("an answer"), "reaped by the engine and by memory");
+        assert_eq!(
+            engine.expect("an answer"),
+            memory.expect("an answer"),
+            "reaped by the engine and by memory"
+        );
     }
 
     fn agree(&self, engine: Option<&Seen>, memory: Option<&Seen>) {

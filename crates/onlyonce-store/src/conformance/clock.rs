@@ -7,7 +7,8 @@ use onlyonce_core::record::State;
 use onlyonce_core::time::{Timestamp, When};
 
 use super::world::{
-    HOUR, MOMENT, Shared, applied, change, completed, draft, insert, look, running, swap, unknown, wait_until, write,
+    HOUR, MOMENT, Shared, applied, change, completed, draft, insert, look, running, swap, unknown,
+    wait_until, write,
 };
 
 /// How many callers look at the clock at once, and how often.
@@ -44,7 +45,8 @@ pub async fn known_moments_are_kept_to_the_microsecond(store: Shared) {
 /// R08
 pub async fn now_never_runs_backwards(store: Shared) {
     let latest = Arc::new(Mutex::new(Timestamp::from_micros(i64::MIN)));
-    let lookers: Vec<_> = (0..LOOKERS).map(|n| tokio::spawn(watch(store.clone(), n, latest.clone()))).collect();
+    let lookers: Vec<_> =
+        (0..LOOKERS).map(|n| tokio::spawn(watch(store.clone(), n, latest.clone()))).collect();
     for looker in lookers {
         looker.await.expect("the clock ran backwards");
     }

@@ -62,7 +62,7 @@ fn keys(claimed: &[Claimed]) -> Vec<&str> {
     claimed.iter().map(|claimed| &*claimed.message.key).collect()
 }
 
-/// W04
+/// W01
 pub async fn messages_are_stored_with_an_applied_swap(store: Shared) {
     let Some(outbox) = store.outbox() else { return };
     send(&store, "k", &["m1", "m2"]).await;
@@ -73,7 +73,7 @@ pub async fn messages_are_stored_with_an_applied_swap(store: Shared) {
     assert_eq!(claimed, expected);
 }
 
-/// W04
+/// W01
 pub async fn messages_of_a_lost_swap_are_not_stored(store: Shared) {
     let Some(outbox) = store.outbox() else { return };
     let (id, next) = draft("k", running(When::AfterWrite(HOUR)));
@@ -86,7 +86,7 @@ pub async fn messages_of_a_lost_swap_are_not_stored(store: Shared) {
     assert_eq!(claim(outbox, mint_token(), HOUR).await, []);
 }
 
-/// W04: dropping a message would be a wrong answer.
+/// W01: dropping a message would be a wrong answer.
 pub async fn a_store_without_an_outbox_refuses_messages(store: Shared) {
     if store.outbox().is_some() {
         return;

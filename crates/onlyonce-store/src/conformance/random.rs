@@ -8,7 +8,8 @@ use http::{HeaderName, HeaderValue};
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State, Terms, Token, Verdict,
+    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State, Terms, Token,
+    Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
@@ -136,7 +137,8 @@ impl Random {
     fn header(&mut self) -> (HeaderName, HeaderValue) {
         let name = self.pick(&["content-type", "x-request-id", "etag", "x"]);
         // Whatever a service may send: all but control characters, also what is no text.
-        let value: Vec<u8> = self.bytes(40).iter().map(|byte| if is_control(*byte) { b'\t' } else { *byte }).collect();
+        let value: Vec<u8> =
+            self.bytes(40).iter().map(|byte| if is_control(*byte) { b'\t' } else { *byte }).collect();
         (HeaderName::from_static(name), HeaderValue::from_bytes(&value).expect("no control characters"))
     }
 

@@ -9,8 +9,8 @@ use onlyonce_core::record::{Id, Seen, State};
 use onlyonce_core::time::{Timestamp, When};
 
 use super::world::{
-    HOUR, MOMENT, Shared, applied, before, change, completed, draft, insert, load, look, lost, now, pending, retryable,
-    running, swap, unknown, wait_until,
+    HOUR, MOMENT, Shared, applied, before, change, completed, draft, insert, load, look, lost, now, pending,
+    retryable, running, swap, unknown, wait_until,
 };
 use crate::Swapped;
 
@@ -27,7 +27,9 @@ async fn reap(store: &Shared, limit: usize) -> usize {
 /// T03, M02
 pub async fn what_has_finished_and_expired_is_deleted(store: Shared) {
     let hour_ago = When::At(before(now(&store).await, HOUR));
-    for (key, state) in [("c", completed(hour_ago)), ("r", retryable(hour_ago)), ("w", completed(When::WRITE))] {
+    for (key, state) in
+        [("c", completed(hour_ago)), ("r", retryable(hour_ago)), ("w", completed(When::WRITE))]
+    {
         insert(&store, draft(key, state)).await;
     }
     let soon = draft("soon", completed(When::AfterWrite(MOMENT)));
@@ -98,7 +100,8 @@ pub async fn no_more_than_the_limit_is_deleted(store: Shared) {
 pub async fn a_key_that_is_used_again_is_never_deleted(store: Shared) {
     let id = draft("k", running(When::WRITE)).0;
     let is_over = Arc::new(AtomicBool::new(false));
-    let reapers: Vec<_> = (0..REAPERS).map(|_| tokio::spawn(keep_reaping(store.clone(), is_over.clone()))).collect();
+    let reapers: Vec<_> =
+        (0..REAPERS).map(|_| tokio::spawn(keep_reaping(store.clone(), is_over.clone()))).collect();
     for use_number in 0..REUSES {
         let begun = begin_anew(&store, id).await;
         let seen = look(&store, id).await;

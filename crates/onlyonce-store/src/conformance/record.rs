@@ -98,7 +98,8 @@ fn samples() -> Vec<Draft> {
         calling: Some(Calling { phase: "charge".into(), effects: Effects::Queryable }),
         found: Some(response.clone()),
     };
-    full.evidence = Some(Evidence { verdict: Verdict::Happened(Some(response.clone())), by: Source::Webhook });
+    full.evidence =
+        Some(Evidence { verdict: Verdict::Happened(Some(response.clone())), by: Source::Webhook });
     let (_, mut bare) = draft("k", State::Pending { expires_at: When::AfterWrite(Duration::from_micros(7)) });
     bare.route = None;
     bare.attempt = 0;
@@ -116,7 +117,13 @@ fn samples() -> Vec<Draft> {
             ask_at: Some(at(10)),
             dead_letter: false,
         },
-        State::Unknown { reason: Reason::Panicked, since: at(11), asked: 20, ask_at: None, dead_letter: true },
+        State::Unknown {
+            reason: Reason::Panicked,
+            since: at(11),
+            asked: 20,
+            ask_at: None,
+            dead_letter: true,
+        },
     ];
     let verdicts = [
         Verdict::Happened(None),

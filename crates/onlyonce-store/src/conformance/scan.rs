@@ -7,8 +7,8 @@ use onlyonce_core::record::{Id, State, StateName};
 use onlyonce_core::time::{Timestamp, When};
 
 use super::world::{
-    HOUR, MOMENT, Shared, before, completed, draft, draft_in, due, everything, ids, insert, list, now, of_state,
-    pending, retryable, running, scope, unknown, wait_until, write,
+    HOUR, MOMENT, Shared, before, completed, draft, draft_in, due, everything, ids, insert, list, now,
+    of_state, pending, retryable, running, scope, unknown, wait_until, write,
 };
 use crate::{Page, Query};
 
@@ -18,7 +18,7 @@ fn one_of_each(moment: When) -> [State<When>; 5] {
     [pending(moment), running(moment), completed(moment), retryable(moment), unknown(Some(moment))]
 }
 
-/// M01, A02
+/// M01
 pub async fn a_listing_by_state_shows_that_state_only(store: Shared) {
     for copy in 0..3 {
         for (number, state) in one_of_each(LATER).into_iter().enumerate() {
@@ -37,7 +37,7 @@ pub async fn a_listing_by_state_shows_that_state_only(store: Shared) {
     assert_eq!(list(&store, of_state(StateName::Completed, 9)).await.len(), 4);
 }
 
-/// S01, A02
+/// S01
 pub async fn a_listing_by_scope_shows_that_scope_only(store: Shared) {
     for number in 0..4 {
         insert(&store, draft_in(scope(1), &number.to_string(), running(LATER))).await;
@@ -52,7 +52,7 @@ pub async fn a_listing_by_scope_shows_that_scope_only(store: Shared) {
     assert_eq!(list(&store, of_scope([1; 32], Some(StateName::Running))).await.len(), 4);
 }
 
-/// A02
+/// E07
 pub async fn pages_by_id_show_each_record_once_in_order(store: Shared) {
     let mut expected = BTreeSet::new();
     for number in 0..23 {
@@ -129,7 +129,7 @@ pub async fn what_is_due_follows_the_last_write(store: Shared) {
     }
 }
 
-/// A02
+/// E07
 pub async fn an_empty_store_has_one_empty_page(store: Shared) {
     for query in [everything(10), due(10), of_state(StateName::Running, 10)] {
         assert_eq!(store.scan(query).await.expect("an answer"), Page { records: Vec::new(), next: None });

@@ -13,7 +13,8 @@ use onlyonce_core::record::{Effects, Id, Seen, Source, StateName, Token, Verdict
 use onlyonce_core::refusal::Refusal;
 
 use super::world::{
-    HOUR, MOMENT, Shared, change, drive, due, list, load, look, lost, mint_token, response, scope, swap, wait_until, write,
+    HOUR, MOMENT, Shared, change, drive, due, list, load, look, lost, mint_token, response, scope, swap,
+    wait_until, write,
 };
 
 /// How many workers want the same accepted work.
@@ -106,11 +107,15 @@ pub async fn a_completed_attempt_is_replayed(store: Shared) {
 pub async fn a_renewal_in_between_does_not_lose_the_completion(store: Shared) {
     let token = begin(&store, &policy()).await;
     let before_renewal = look(&store, id()).await;
-    let Renewal::Write(renewal) = machine::renew(Some(&before_renewal), token) else { panic!("it may renew") };
+    let Renewal::Write(renewal) = machine::renew(Some(&before_renewal), token) else {
+        panic!("it may renew")
+    };
     let renewed = write(&store, id(), &before_renewal, renewal).await;
     assert!(renewed.record.written_at >= before_renewal.now);
     let outcome = Outcome::Completed { response: Some(response("paid")), keep_for: None };
-    let Finish::Write(done) = machine::finish(Some(&before_renewal), token, &outcome) else { panic!("it may end") };
+    let Finish::Write(done) = machine::finish(Some(&before_renewal), token, &outcome) else {
+        panic!("it may end")
+    };
     let current = lost(swap(&store, id(), change(Some(before_renewal.revision), done)).await);
     assert_eq!(current.expect("it is shown").revision, renewed.revision);
     assert_eq!(finish(&store, token, "paid").await, None);
@@ -128,13 +133,15 @@ pub async fn a_superseded_attempt_cannot_complete(store: Shared) {
     assert_eq!(finish(&store, first, "late").await, Some(Finish::Superseded));
     // Also where it never looked, and writes on what it saw before.
     let outcome = Outcome::Completed { response: Some(response("late")), keep_for: None };
-    let Finish::Write(done) = machine::finish(Some(&stale), first, &outcome) else { panic!("it knew no better") };
+    let Finish::Write(done) = machine::finish(Some(&stale), first, &outcome) else {
+        panic!("it knew no better")
+    };
     lost(swap(&store, id(), change(Some(stale.revision), done)).await).expect("the later attempt is shown");
     assert_eq!(finish(&store, second, "paid").await, None);
     assert_stored(&store, "paid").await;
 }
 
-/// R05, U02
+/// R05, U03
 pub async fn the_late_truth_counts(store: Shared) {
     let token = begin(&store, &brief(Effects::Opaque)).await;
     wait_for_lapse(&store).await;
@@ -144,7 +151,7 @@ pub async fn the_late_truth_counts(store: Shared) {
     assert_stored(&store, "paid").await;
 }
 
-/// U04
+/// U06
 pub async fn a_verdict_settles_what_nobody_knew(store: Shared) {
     begin(&store, &brief(Effects::Queryable)).await;
     wait_for_lapse(&store).await;
@@ -180,7 +187,7 @@ pub async fn the_sweeper_finds_a_lapsed_lease(store: Shared) {
     assert!(list(&store, due(10)).await.is_empty());
 }
 
-/// M04
+/// M04, W07
 pub async fn accepted_work_is_claimed_once(store: Shared) {
     let accepted = drive(&store, id(), |seen| match ask(seen, &policy(), mint_token(), Admission::Accept) {
         Decision::Begin(draft) => Some(draft),
@@ -200,7 +207,7 @@ async fn claim(store: Shared) -> bool {
     drive(&store, id(), |seen| seen.and_then(|seen| machine::claim(seen, token))).await.is_some()
 }
 
-/// T01
+/// T02
 pub async fn an_expired_key_runs_anew(store: Shared) {
     let policy = Policy { retention: MOMENT, ..policy() };
     let token = begin(&store, &policy).await;
@@ -213,10 +220,11 @@ pub async fn an_expired_key_runs_anew(store: Shared) {
     assert_eq!(finish(&store, token, "older still").await, Some(Finish::Superseded));
 }
 
-/// A05, M02
+/// M02
 pub async fn a_forgotten_record_is_gone_after_reaping(store: Shared) {
     let token = begin(&store, &policy()).await;
-    let forget = |force| move |seen: Option<&Seen>| seen.and_then(|seen| machine::forget(seen, mint_token(), force));
+    let forget =
+        |force| move |seen: Option<&Seen>| seen.and_then(|seen| machine::forget(seen, mint_token(), force));
     assert_eq!(drive(&store, id(), forget(Force::No)).await, None, "its lease lives");
     drive(&store, id(), forget(Force::Yes)).await.expect("it is forgotten");
     assert_eq!(store.reap(10).await.expect("an answer"), 1);
