@@ -34,8 +34,8 @@
 //! spawn, and must hand the flush over whenever the leader's client hangs up; a task belongs to no client. Nothing is
 //! left running: a task ends with its batch.
 //!
-//! The rules are in [`queue`](self), which knows no async; it and the tasks around it are tested on every schedule
-//! that `shuttle` finds.
+//! The rules are in `queue.rs`, which knows no async; it and the tasks around it are tested on the schedules that
+//! `shuttle` makes up.
 
 mod queue;
 mod sync;

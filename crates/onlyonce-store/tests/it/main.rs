@@ -1,5 +1,8 @@
 //! One binary for all integration tests of the seam.
 
+mod batch;
+mod codec;
+
 /// E06, E07
 mod memory {
     use onlyonce_store::memory::Memory;
