@@ -18,7 +18,7 @@ use crate::memory::Memory;
 use crate::{Change, Query, Swapped};
 
 /// How many operations, on how few ids: they must meet.
-const OPERATIONS: usize = 600;
+const OPERATIONS: usize = 1_000;
 const IDS: u64 = 6;
 /// Of the scope in which nothing is listed or compared: it holds the clock records of the suite.
 const CLOCK_SCOPE: [u8; 32] = [0xcc; 32];
@@ -29,10 +29,10 @@ pub async fn random_operations_agree_with_memory(store: Shared) {
     let mut random = Random::new(seed());
     for _ in 0..OPERATIONS {
         let id = pair.ids[usize::try_from(random.below(IDS)).expect("small")].clone();
-        match random.below(10) {
-            0..=5 => pair.swap(&id, &mut random).await,
-            6 | 7 => pair.load(id.0).await,
-            8 => pair.scan(&mut random).await,
+        match random.below(20) {
+            0..=13 => pair.swap(&id, &mut random).await,
+            14..=16 => pair.load(id.0).await,
+            17 | 18 => pair.scan(&mut random).await,
             _ => pair.reap().await,
         }
     }
@@ -145,7 +145,7 @@ impl Pair {
 
     /// An hour ago, a few of them at the very same moment; or in an hour.
     fn far(&self, random: &mut Random) -> When {
-        match random.below(3) {
+        match random.below(4) {
             0 => When::AfterWrite(HOUR),
             1 => When::At(self.base.plus(HOUR)),
             _ => When::At(before(self.base, HOUR + Duration::from_micros(random.below(4)))),

@@ -1,7 +1,7 @@
 //! Reaping deletes what has finished and expired, and nothing else.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use onlyonce_core::machine;
@@ -9,16 +9,17 @@ use onlyonce_core::record::{Id, Seen, State};
 use onlyonce_core::time::{Timestamp, When};
 
 use super::world::{
-    HOUR, MOMENT, Shared, applied, before, change, completed, draft, insert, load, look, lost, now, pending,
-    retryable, running, swap, unknown, wait_until,
+    HOUR, MOMENT, Shared, applied, before, change, completed, draft, give_way, insert, load, look, lost, now,
+    pending, retryable, running, swap, unknown, wait_until,
 };
 use crate::Swapped;
 
 /// More than any case stores.
 const ALL: usize = 1_000;
-/// How often a key is used again while reapers run, and how many of those there are.
-const REUSES: u32 = 200;
+/// How many reapers run while a key is used again, how often they must have come in time, and how long that may take.
 const REAPERS: usize = 2;
+const REAPED_MIN: usize = 30;
+const USES_MAX: usize = 100_000;
 
 async fn reap(store: &Shared, limit: usize) -> usize {
     store.reap(limit).await.expect("the store answers a reap")
@@ -96,19 +97,19 @@ pub async fn no_more_than_the_limit_is_deleted(store: Shared) {
 }
 
 /// M02, T03: reapers run while the key is used again and again. What they may delete is the expired use, never the
-/// one that has begun: from its beginning until it is completed the new use must stand.
+/// one that has begun: from its beginning until it is completed the new use must stand. It goes on until the reapers
+/// have deleted enough: a race in which they never came is void.
 pub async fn a_key_that_is_used_again_is_never_deleted(store: Shared) {
     let id = draft("k", running(When::WRITE)).0;
-    let is_over = Arc::new(AtomicBool::new(false));
-    let reapers: Vec<_> =
-        (0..REAPERS).map(|_| tokio::spawn(keep_reaping(store.clone(), is_over.clone()))).collect();
-    for use_number in 0..REUSES {
-        let begun = begin_anew(&store, id).await;
-        let seen = look(&store, id).await;
-        assert_eq!(seen.revision, begun.revision, "use {use_number} was deleted while it ran");
-        let mut done = begun.record.draft();
-        done.state = completed(When::WRITE);
-        applied(swap(&store, id, change(Some(begun.revision), done)).await);
+    let (is_over, reaped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let reapers: Vec<_> = (0..REAPERS)
+        .map(|_| tokio::spawn(keep_reaping(store.clone(), is_over.clone(), reaped.clone())))
+        .collect();
+    let mut uses = 0;
+    while reaped.load(Ordering::Acquire) < REAPED_MIN {
+        assert!(uses < USES_MAX, "of {uses} expired uses fewer than {REAPED_MIN} were deleted");
+        use_once(&store, id, uses).await;
+        uses += 1;
     }
     is_over.store(true, Ordering::Release);
     for reaper in reapers {
@@ -116,9 +117,24 @@ pub async fn a_key_that_is_used_again_is_never_deleted(store: Shared) {
     }
 }
 
-async fn keep_reaping(store: Shared, is_over: Arc<AtomicBool>) {
+/// Begins, runs for a moment, completes and expires.
+async fn use_once(store: &Shared, id: Id, number: usize) {
+    let begun = begin_anew(store, id).await;
+    give_way().await;
+    let seen = load(store, id).await;
+    assert_eq!(seen.map(|seen| seen.revision), Some(begun.revision), "use {number} was deleted while it ran");
+    let mut done = begun.record.draft();
+    done.state = completed(When::WRITE);
+    applied(swap(store, id, change(Some(begun.revision), done)).await);
+    // Used again sooner or later: before, while and after the reapers find it.
+    for _ in 0..number % 5 {
+        give_way().await;
+    }
+}
+
+async fn keep_reaping(store: Shared, is_over: Arc<AtomicBool>, reaped: Arc<AtomicUsize>) {
     while !is_over.load(Ordering::Acquire) {
-        reap(&store, ALL).await;
+        reaped.fetch_add(reap(&store, ALL).await, Ordering::AcqRel);
         tokio::task::yield_now().await;
     }
 }

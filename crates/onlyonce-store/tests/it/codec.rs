@@ -7,7 +7,8 @@ use http::{HeaderName, HeaderValue};
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State, Terms, Token, Verdict,
+    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State, Terms, Token,
+    Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
@@ -76,7 +77,11 @@ fn full(state: State<When>) -> Draft {
         scope: Scope::stored([0xa1; 32], Some("acme ⚙".into())),
         route: Some("POST /payments/*".into()),
         fingerprint: Fingerprint { version: 2, raw: [0xf1; 32], canonical: Some([0xf2; 32]) },
-        terms: Terms { effects: Effects::Keyed, lease: Duration::from_micros(1_500_001), ..bare(state.clone()).terms },
+        terms: Terms {
+            effects: Effects::Keyed,
+            lease: Duration::from_micros(1_500_001),
+            ..bare(state.clone()).terms
+        },
         attempt: 300,
         relies_on_memory: true,
         created_at: at(1),
@@ -95,7 +100,11 @@ fn response() -> Response {
     let header = |name, value| (HeaderName::from_static(name), HeaderValue::from_bytes(value).unwrap());
     Response {
         status: 201,
-        headers: vec![header("content-type", b"text/plain"), header("x-odd", b"\xff\t "), header("x-odd", b"")],
+        headers: vec![
+            header("content-type", b"text/plain"),
+            header("x-odd", b"\xff\t "),
+            header("x-odd", b""),
+        ],
         body: Bytes::from_static(b"paid\x00\xff"),
     }
 }
@@ -121,7 +130,8 @@ fn completed_bare() -> Draft {
 fn retryable() -> Draft {
     let state = State::Retryable { retry_after: Some(Duration::from_millis(1_250)), expires_at: at(4) };
     let terms = Terms { effects: Effects::Local, ..bare(state.clone()).terms };
-    let evidence = Some(Evidence { verdict: Verdict::DidNotHappen { never_will: true }, by: Source::Operator });
+    let evidence =
+        Some(Evidence { verdict: Verdict::DidNotHappen { never_will: true }, by: Source::Operator });
     Draft { evidence, terms, ..bare(state) }
 }
 
@@ -144,9 +154,20 @@ fn unhex(text: &str) -> Vec<u8> {
 /// P07: every tag there is, told apart.
 #[test]
 fn every_reason_source_and_kind_of_effects_survives() {
-    use Reason::{AnswerBroken, ConnectionLost, Deadline, DownstreamForgot, Lapsed, Panicked, Said, Status, Stopped};
-    let reasons =
-        [Lapsed, Deadline, Panicked, ConnectionLost, AnswerBroken, Status(0), Status(u16::MAX), Said, Stopped];
+    use Reason::{
+        AnswerBroken, ConnectionLost, Deadline, DownstreamForgot, Lapsed, Panicked, Said, Status, Stopped,
+    };
+    let reasons = [
+        Lapsed,
+        Deadline,
+        Panicked,
+        ConnectionLost,
+        AnswerBroken,
+        Status(0),
+        Status(u16::MAX),
+        Said,
+        Stopped,
+    ];
     for reason in reasons.into_iter().chain([DownstreamForgot]) {
         survives(&bare(State::Unknown { reason, since: at(0), asked: 0, ask_at: None, dead_letter: false }));
     }

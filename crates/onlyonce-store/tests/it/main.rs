@@ -1,6 +1,7 @@
 //! One binary for all integration tests of the seam.
 
 mod batch;
+mod broken;
 mod codec;
 
 /// E06, E07
