@@ -119,10 +119,14 @@ fn every_write_is_flushed_once_on_each_schedule() {
         let writer = thread::spawn({
             let (queue, flushed) = (queue.clone(), flushed.clone());
             move || {
-                [(1, 10), (1, 11)].into_iter().for_each(|(id, number)| carry(&queue, &flushed, id, number))
+                for (id, number) in [(1, 10), (1, 11)] {
+                    carry(&queue, &flushed, id, number);
+                }
             }
         });
-        [(1, 20), (2, 21)].into_iter().for_each(|(id, number)| carry(&queue, &flushed, id, number));
+        for (id, number) in [(1, 20), (2, 21)] {
+            carry(&queue, &flushed, id, number);
+        }
         writer.join().unwrap();
         let mut flushed = flushed.lock().unwrap().clone();
         flushed.sort_unstable();

@@ -1,5 +1,6 @@
 //! Whole lives of a record: the rules of the machine, carried out on the store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use onlyonce_core::fingerprint::Fingerprint;
@@ -11,11 +12,13 @@ use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{Effects, Id, Seen, Source, StateName, Token, Verdict};
 use onlyonce_core::refusal::Refusal;
+use tokio::sync::Barrier;
 
 use super::world::{
-    HOUR, MOMENT, Shared, change, drive, due, list, load, look, lost, mint_token, response, scope, swap,
-    wait_until, write,
+    HOUR, MOMENT, Shared, change, drive, due, insert, list, load, look, lost, mint_token, response, scope,
+    swap, wait_until, write,
 };
+use crate::Swapped;
 
 /// How many workers want the same accepted work.
 const WORKERS: usize = 8;
@@ -51,7 +54,9 @@ async fn begin(store: &Shared, policy: &Policy) -> Token {
     let token = mint_token();
     let begun = drive(store, id(), |seen| match ask(seen, policy, token, Admission::Run) {
         Decision::Begin(draft) => Some(draft),
-        other => panic!("it must run, and not {other:?}"),
+        other @ (Decision::Replay | Decision::Refuse(_) | Decision::Settle(_)) => {
+            panic!("it must run, and not {other:?}")
+        }
     });
     begun.await.expect("it begins");
     token
@@ -62,7 +67,7 @@ async fn finish(store: &Shared, token: Token, body: &'static str) -> Option<Fini
     let mut ending = None;
     drive(store, id(), |seen| match machine::finish(seen, token, &outcome) {
         Finish::Write(draft) => Some(draft),
-        other => {
+        other @ (Finish::Already | Finish::Known | Finish::Superseded) => {
             ending = Some(other);
             None
         }
@@ -167,7 +172,9 @@ pub async fn a_verdict_settles_what_nobody_knew(store: Shared) {
     for ruling in [unsure, ruling] {
         let rule = |seen: Option<&Seen>| match machine::verdict(seen.expect("it is there"), &ruling) {
             Ruled::Write(draft) => Some(draft),
-            other => panic!("it must apply, and not {other:?}"),
+            other @ (Ruled::StillRunning | Ruled::TooEarly(_) | Ruled::Settled) => {
+                panic!("it must apply, and not {other:?}")
+            }
         };
         drive(&store, id(), rule).await.expect("a verdict is written");
         assert!(list(&store, due(10)).await.is_empty(), "it is asked again after an hour, or never");
@@ -189,12 +196,13 @@ pub async fn the_sweeper_finds_a_lapsed_lease(store: Shared) {
 
 /// M04, W07
 pub async fn accepted_work_is_claimed_once(store: Shared) {
-    let accepted = drive(&store, id(), |seen| match ask(seen, &policy(), mint_token(), Admission::Accept) {
-        Decision::Begin(draft) => Some(draft),
-        other => panic!("it must be accepted, and not {other:?}"),
-    });
-    accepted.await.expect("it is accepted");
-    let workers: Vec<_> = (0..WORKERS).map(|_| tokio::spawn(claim(store.clone()))).collect();
+    let Decision::Begin(accepted) = ask(None, &policy(), mint_token(), Admission::Accept) else {
+        panic!("an absent key is accepted")
+    };
+    insert(&store, (id(), accepted)).await;
+    let all_have_looked = Arc::new(Barrier::new(WORKERS));
+    let workers: Vec<_> =
+        (0..WORKERS).map(|_| tokio::spawn(claim(store.clone(), all_have_looked.clone()))).collect();
     let mut claims = 0;
     for worker in workers {
         claims += usize::from(worker.await.expect("a worker ends"));
@@ -202,9 +210,18 @@ pub async fn accepted_work_is_claimed_once(store: Shared) {
     assert_eq!(claims, 1);
 }
 
-async fn claim(store: Shared) -> bool {
-    let token = mint_token();
-    drive(&store, id(), |seen| seen.and_then(|seen| machine::claim(seen, token))).await.is_some()
+async fn claim(store: Shared, all_have_looked: Arc<Barrier>) -> bool {
+    let seen = look(&store, id()).await;
+    all_have_looked.wait().await;
+    let claim = machine::claim(&seen, mint_token()).expect("it was pending when we looked");
+    match swap(&store, id(), change(Some(seen.revision), claim)).await {
+        Swapped::Applied(_) => true,
+        Swapped::Lost(current) => {
+            let current = current.expect("nobody deletes it");
+            assert_eq!(machine::claim(&current, mint_token()), None, "another has it");
+            false
+        }
+    }
 }
 
 /// T02

@@ -1,5 +1,7 @@
 //! One binary for all integration tests of the seam.
 
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
 mod batch;
 mod broken;
 mod codec;
