@@ -13,7 +13,11 @@
 //!
 //! The suite in `conformance` (behind the feature of that name) holds an engine to all of it.
 
+pub mod batch;
 pub mod clock;
+pub mod codec;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 pub mod memory;
 pub mod outbox;
