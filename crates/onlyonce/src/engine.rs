@@ -338,7 +338,7 @@ impl Engine {
         self.guarded(store_timeout, self.store.load(id)).await
     }
 
-    async fn swap(
+    pub(crate) async fn swap(
         &self,
         id: Id,
         expected: Option<Revision>,

@@ -17,6 +17,7 @@ mod service;
 mod status;
 mod task;
 mod wait;
+pub mod worker;
 
 pub use attempt::Attempt;
 pub use body::Body;

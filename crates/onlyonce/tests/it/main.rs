@@ -7,4 +7,5 @@ mod outage;
 mod status;
 mod stream;
 mod waiting;
+mod worker;
 mod world;
