@@ -260,16 +260,11 @@ impl Store for Broken {
         let id = self.row(id, &change.next);
         self.spoil(id, &mut change).await;
         let revision = change.revision;
-        if self.fault == Fault::AppliesWithoutWriting && change.expected.is_some() && self.next() % 20 == 19 {
-            let now = self.inner.load(id).await?.map(|seen| seen.now);
-            if let Some(now) = now.filter(|_| change.expected == Some(Revision(0))) {
-                return Ok(Swapped::Applied(Seen {
-                    record: Arc::new(change.next.stamp(now)),
-                    revision,
-                    now,
-                }));
-            }
-            return Ok(Swapped::Lost(self.inner.load(id).await?));
+        let seen = self.inner.load(id).await?.filter(|seen| Some(seen.revision) == change.expected);
+        if let (Some(Seen { now, .. }), Fault::AppliesWithoutWriting) = (seen, self.fault)
+            && self.next() % 20 == 19
+        {
+            return Ok(Swapped::Applied(Seen { record: Arc::new(change.next.stamp(now)), revision, now }));
         }
         let again = change.clone();
         let swapped = self.inner.swap(id, change).await?;
