@@ -7,8 +7,8 @@ use onlyonce_core::record::State;
 use onlyonce_core::time::{Timestamp, When};
 
 use super::world::{
-    HOUR, MOMENT, Shared, applied, change, completed, draft, insert, look, running, swap, unknown,
-    wait_until, write,
+    HOUR, MOMENT, Shared, applied, change, completed, draft, everything, insert, list, look, lost, running,
+    swap, unknown, wait_until, write,
 };
 
 /// How many callers look at the clock at once, and how often.
@@ -52,15 +52,25 @@ pub async fn now_never_runs_backwards(store: Shared) {
     }
 }
 
-/// Looks and writes, and holds each now against the latest that anybody had seen before it asked.
+/// Looks, writes, loses and lists, and holds each now against the latest that anybody had seen before it asked.
 async fn watch(store: Shared, number: usize, latest: Arc<Mutex<Timestamp>>) {
     let (id, first) = draft(&number.to_string(), unknown(None));
     let mut seen = insert(&store, (id, first)).await;
     for round in 0..LOOKS_EACH {
         let before = *latest.lock().unwrap_or_else(PoisonError::into_inner);
-        seen = match round % 2 {
+        let next = seen.record.draft();
+        seen = match round % 4 {
             0 => look(&store, id).await,
-            _ => applied(swap(&store, id, change(Some(seen.revision), seen.record.draft())).await),
+            1 => applied(swap(&store, id, change(Some(seen.revision), next)).await),
+            2 => lost(swap(&store, id, change(None, next)).await).expect("it is there"),
+            _ => {
+                list(&store, everything(LOOKERS))
+                    .await
+                    .into_iter()
+                    .find(|(listed, _)| *listed == id)
+                    .expect("it is")
+                    .1
+            }
         };
         assert!(seen.now >= before, "{:?} came after {before:?}", seen.now);
         assert!(seen.now >= seen.record.written_at, "{:?} is before the last write", seen.now);

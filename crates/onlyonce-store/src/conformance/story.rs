@@ -1,7 +1,6 @@
 //! Whole lives of a record: the rules of the machine, carried out on the store.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
@@ -233,7 +232,7 @@ pub async fn an_expired_key_runs_anew(store: Shared) {
     let anew = begin(&store, &policy).await;
     let seen = look(&store, id()).await;
     assert_eq!((seen.record.attempt, seen.record.token), (1, anew));
-    assert!(seen.record.created_at.since(seen.record.written_at) == Duration::ZERO);
+    assert_eq!(seen.record.created_at, seen.record.written_at);
     assert_eq!(finish(&store, token, "older still").await, Some(Finish::Superseded));
 }
 

@@ -19,7 +19,7 @@ use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
 use onlyonce_store::memory::Memory;
 use onlyonce_store::outbox::{Claimed, Message, Outbox, Settled};
-use onlyonce_store::{Change, Error, Page, Query, Store, Swapped};
+use onlyonce_store::{Change, Cursor, Error, Page, Query, Store, Swapped};
 
 /// What is wrong with an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ enum Fault {
     RestampsOnLook,
     LosesEvidence,
     LosesLabel,
+    LosesResponses,
+    KeepsCreatedAt,
     HeadersAreText,
     BodiesEndAt64KiB,
     ReapsNothing,
@@ -62,6 +64,7 @@ enum Fault {
     ScanSkips,
     ScanRepeats,
     ScanNeverEnds,
+    ScanPromisesMore,
     ScanIgnoresDue,
     ScanHidesDue,
     ScanIsOutOfOrder,
@@ -128,6 +131,16 @@ impl Broken {
             Fault::RevisionsAreSigned => change.revision.0 &= u64::MAX >> 1,
             Fault::DropsMessages | Fault::HasNoOutboxAndSaysNothing => change.messages.clear(),
             Fault::LosesEvidence => change.next.evidence = None,
+            Fault::LosesResponses => {
+                if let State::Completed { response, .. } = &mut change.next.state {
+                    *response = None;
+                }
+            }
+            Fault::KeepsCreatedAt => {
+                let seen = self.inner.load(id).await.unwrap();
+                let kept = seen.map(|seen| When::At(seen.record.created_at));
+                change.next.created_at = kept.unwrap_or(change.next.created_at);
+            }
             Fault::LosesLabel => change.next.scope = Scope::stored(*change.next.scope.digest(), None),
             Fault::HeadersAreText => edit(&mut change.next, |response| {
                 for (_, value) in &mut response.headers {
@@ -247,16 +260,11 @@ impl Store for Broken {
         let id = self.row(id, &change.next);
         self.spoil(id, &mut change).await;
         let revision = change.revision;
-        if self.fault == Fault::AppliesWithoutWriting && change.expected.is_some() && self.next() % 20 == 19 {
-            let now = self.inner.load(id).await?.map(|seen| seen.now);
-            if let Some(now) = now.filter(|_| change.expected == Some(Revision(0))) {
-                return Ok(Swapped::Applied(Seen {
-                    record: Arc::new(change.next.stamp(now)),
-                    revision,
-                    now,
-                }));
-            }
-            return Ok(Swapped::Lost(self.inner.load(id).await?));
+        let seen = self.inner.load(id).await?.filter(|seen| Some(seen.revision) == change.expected);
+        if let (Some(Seen { now, .. }), Fault::AppliesWithoutWriting) = (seen, self.fault)
+            && self.next() % 20 == 19
+        {
+            return Ok(Swapped::Applied(Seen { record: Arc::new(change.next.stamp(now)), revision, now }));
         }
         let again = change.clone();
         let swapped = self.inner.swap(id, change).await?;
@@ -309,6 +317,9 @@ impl Store for Broken {
             Fault::ScanSkips if page.next.is_some() => drop(page.records.remove(0)),
             Fault::ScanRepeats if page.next.is_some() && page.records.len() > 1 => {
                 page.next.as_mut().unwrap().id = page.records[page.records.len() - 2].0;
+            }
+            Fault::ScanPromisesMore if page.records.is_empty() => {
+                page.next = Some(Cursor { due_at: None, id: Id([0; 32]) });
             }
             Fault::ScanIsOutOfOrder if only_due => page.records.reverse(),
             Fault::ScanHidesDue if only_due => page.records.retain(|(_, seen)| is_finished(seen)),
@@ -459,6 +470,9 @@ caught! {
     restamps_on_look: RestampsOnLook by clock::a_look_does_not_restamp
     loses_evidence: LosesEvidence by record::every_field_of_every_state_survives
     loses_label: LosesLabel by record::random_records_survive
+    loses_responses: LosesResponses by story::a_completed_attempt_is_replayed
+    loses_what_was_found: LosesResponses by story::a_verdict_settles_what_nobody_knew
+    keeps_created_at: KeepsCreatedAt by story::an_expired_key_runs_anew
     headers_are_text: HeadersAreText by record::header_values_that_are_not_text_survive
     bodies_end: BodiesEndAt64KiB by record::bodies_of_any_size_survive
     reaps_nothing: ReapsNothing by reap::what_has_finished_and_expired_is_deleted
@@ -477,6 +491,7 @@ caught! {
     scan_skips_due: ScanSkips by scan::pages_of_what_is_due_show_each_record_once
     scan_repeats: ScanRepeats by scan::pages_by_id_show_each_record_once_in_order
     scan_never_ends: ScanNeverEnds by scan::pages_by_id_show_each_record_once_in_order
+    scan_promises_more: ScanPromisesMore by scan::an_empty_store_has_one_empty_page
     scan_ignores_due: ScanIgnoresDue by scan::what_is_not_due_is_not_shown
     scan_hides_due: ScanHidesDue by story::the_sweeper_finds_a_lapsed_lease
     scan_hides_the_lost: ScanHidesDue by story::the_late_truth_counts
