@@ -349,39 +349,4 @@ mod tests {
         assert_eq!(store.reap(9).await.unwrap(), 1);
         assert!(store.shard(id).due.is_empty() && store.shard(id).rows.is_empty());
     }
-
-    /// E06: a budget, not a promise to users; measured where it is built for speed.
-    #[tokio::test]
-    #[ignore = "a measurement: cargo test --release -p onlyonce-store -- --ignored --nocapture swap_takes"]
-    async fn a_swap_takes_less_than_a_microsecond() {
-        // As many as are in flight on a busy node. Of a million rows most are cold, and cost a cache miss or three.
-        const ROWS: u32 = 10_000;
-        let store = Memory::new();
-        let (_, draft) = reservation();
-        let id = |n: u32| {
-            let mut id = [7; 32];
-            id[..8].copy_from_slice(&(u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_be_bytes());
-            Id(id)
-        };
-        let changes: Vec<_> = (0..ROWS).map(|n| (id(n), insert(u64::from(n), draft.clone()))).collect();
-        let started = std::time::Instant::now();
-        for (id, change) in changes {
-            store.swap(id, change).await.unwrap();
-        }
-        let each = started.elapsed() / ROWS;
-        println!("insert: {each:?}");
-        let changes: Vec<_> = (0..ROWS)
-            .map(|n| {
-                let expected = Some(Revision(u64::from(n)));
-                (id(n), Change { expected, ..insert(u64::from(n) + 1, draft.clone()) })
-            })
-            .collect();
-        let started = std::time::Instant::now();
-        for (id, change) in changes {
-            store.swap(id, change).await.unwrap();
-        }
-        let each = started.elapsed() / ROWS;
-        println!("swap: {each:?}");
-        assert!(each < Duration::from_micros(1), "{each:?}");
-    }
 }

@@ -15,7 +15,6 @@ use onlyonce_core::key::{Invalid, Key, Parsed};
 use onlyonce_core::policy::{Anonymous, Policy};
 use onlyonce_core::refusal::Refusal;
 use onlyonce_core::scope::Scope;
-use tower_service::Service;
 
 use crate::body::Body;
 use crate::engine::Engine;
@@ -25,15 +24,15 @@ use crate::layer::Settings;
 use crate::status::Question;
 use crate::{headers, keyed, problem, status};
 
-/// A service whose writes are safe to retry. Made by [`crate::OnlyonceLayer`].
+/// A service whose writes are safe to retry. Made by [`crate::Layer`].
 #[derive(Clone, Debug)]
-pub struct OnlyonceService<S> {
+pub struct Service<S> {
     inner: S,
     engine: Arc<Engine>,
     settings: Arc<Settings>,
 }
 
-impl<S> OnlyonceService<S> {
+impl<S> Service<S> {
     pub(crate) fn new(inner: S, engine: Arc<Engine>, settings: Arc<Settings>) -> Self {
         Self { inner, engine, settings }
     }
@@ -44,9 +43,9 @@ impl<S> OnlyonceService<S> {
     }
 }
 
-impl<S, B, R> Service<Request<B>> for OnlyonceService<S>
+impl<S, B, R> tower_service::Service<Request<B>> for Service<S>
 where
-    S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S: tower_service::Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send + 'static,
     B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
@@ -96,7 +95,7 @@ where
     }
 }
 
-impl<S> OnlyonceService<S> {
+impl<S> Service<S> {
     fn scope(&self, parts: &Parts, route: &str) -> Option<Scope> {
         let scope = self.settings.scope(parts, route);
         match self.settings.policy.anonymous {

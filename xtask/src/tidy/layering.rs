@@ -6,53 +6,27 @@ use super::Fault;
 use crate::repository::File;
 
 /// The rules are pure: nothing here reads a clock, draws a random number, serialises, awaits or does I/O.
-const CORE: &[&str] = &["bytes", "hmac", "http", "itoa", "memchr", "sfv", "sha2"];
+const CORE: &[&str] = &["bytes", "hmac", "http", "sfv", "sha2"];
 
 /// The seam knows engines and nothing of HTTP services.
-const STORE: &[&str] = &[
-    "async-trait",
-    "aws-config",
-    "aws-sdk-dynamodb",
-    "bytes",
-    "deadpool-postgres",
-    "futures-util",
-    "http",
-    "mysql_async",
-    "onlyonce-core",
-    "proptest",
-    "rand",
-    "redis",
-    "rusqlite",
-    "sha2",
-    "shuttle",
-    "sqlx",
-    "thiserror",
-    "tokio",
-    "tokio-postgres",
-    "tracing",
-];
+const STORE: &[&str] =
+    &["async-trait", "bytes", "http", "onlyonce-core", "rusqlite", "sha2", "shuttle", "tokio"];
 
-/// The layer speaks tower; axum is one of its users.
+/// The layer speaks tower; axum is one of its users, behind a feature.
 const LAYER: &[&str] = &[
-    "async-trait",
-    "backon",
+    "axum",
     "bytes",
     "futures-util",
-    "governor",
     "http",
     "http-body",
-    "http-body-util",
-    "httpdate",
+    "jiff",
     "metrics",
     "onlyonce-core",
     "onlyonce-store",
     "pin-project-lite",
     "quick_cache",
     "rand",
-    "serde_json",
-    "thiserror",
     "tokio",
-    "tower",
     "tower-layer",
     "tower-service",
     "tracing",
