@@ -335,6 +335,7 @@ mod tests {
         Change { expected: None, revision: Revision(revision), next, messages: Vec::new() }
     }
 
+    /// E06
     #[tokio::test]
     async fn the_due_index_follows_every_write_and_reap() {
         let clock = ManualClock::new();
