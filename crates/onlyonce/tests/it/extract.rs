@@ -62,7 +62,7 @@ async fn every_attempt_has_a_token_of_its_own() {
     assert_ne!(first_token, second_token);
 }
 
-/// C05
+/// C05, U02
 #[tokio::test(start_paused = true)]
 async fn a_handler_says_what_became_of_its_work() {
     let runs = Arc::new(AtomicUsize::new(0));

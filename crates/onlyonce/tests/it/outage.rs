@@ -114,7 +114,7 @@ async fn a_completion_that_could_never_be_written_is_unknown_and_never_a_second_
     assert_eq!(world.handler.runs(), 1);
 }
 
-/// X05
+/// X05, U02
 #[tokio::test(start_paused = true)]
 async fn a_reservation_whose_answer_was_lost_is_given_back() {
     let world = World::new(Policy::default());
