@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// The routes, each group with the policy that suits its work.
-pub fn app(onlyonce: &Onlyonce, bank: Arc<Bank>) -> Result<Router, Faults> {
+pub(crate) fn app(onlyonce: &Onlyonce, bank: Arc<Bank>) -> Result<Router, Faults> {
     let onlyonce = onlyonce
         .clone()
         .for_service("payments")
@@ -125,7 +125,7 @@ async fn reap(engine: Arc<Engine>) {
 
 /// A bank that remembers the keys it is given.
 #[derive(Debug, Default)]
-pub struct Bank {
+pub(crate) struct Bank {
     charges: Mutex<HashMap<String, usize>>,
 }
 
