@@ -34,6 +34,13 @@ fn every_section_names_its_status_and_whether_to_retry() {
     }
 }
 
+#[test]
+fn the_service_of_the_readme_is_one_that_compiles() {
+    let example = page("crates/onlyonce/examples/readme.rs");
+    let (_, program) = example.split_once("\n\n").expect("a line of documentation, then the program");
+    assert!(page("README.md").contains(&format!("```rust\n{program}```\n")));
+}
+
 /// Every field of the policy, by the name it has in settings.
 #[test]
 fn every_setting_is_on_its_page() {
