@@ -44,8 +44,9 @@
 //! 8. The key is reserved in the store before the handler is called, and the answer is in the store before its first
 //!    byte goes to the client.
 //! 9. A client that hangs up changes nothing. The work goes on, and its retry gets the answer.
-//! 10. The lease is renewed while the handler works. [`Policy::deadline`] ends it all the same: 504, outcome unknown.
-//! 11. A handler that panics leaves the outcome unknown: 502.
+//! 10. The lease is renewed while the handler works. [`Policy::deadline`] ends it all the same: 504.
+//! 11. A handler that panics is answered for: 502. After both, the outcome is unknown, or retryable where running again
+//!     is safe.
 //!
 //! What an answer means:
 //!
@@ -76,8 +77,8 @@
 //!
 //! `GET /_onlyonce/keys/{key}`, with the credentials of the request itself, tells what became of it: 202 while it runs,
 //! 200 with its state, 404 where this caller never used that key. `…/response` gives the stored answer. The layer must
-//! see the path to answer: add it with `Router::layer`, which also covers what no route matches, not with
-//! `route_layer`, and not inside a nested router.
+//! see the path to answer: add it with `Router::layer`, which also covers what no route matches, and not with
+//! `route_layer`.
 //!
 //! # Before you deploy it
 //!
@@ -85,6 +86,8 @@
 //!   share it: a retry after a restart, or to another node, runs again.
 //! * Nothing sweeps or deletes in the background yet. Expired records stay in memory until somebody calls
 //!   [`Store::reap`](store::Store::reap), and a record that is unknown stays so: no verdict can be given yet.
+//! * Add the layer outside `Router::nest`. Inside, it does not see the prefix: `/a/items` and `/b/items` look like one
+//!   path to it, and a key used on one would be answered from the other.
 //! * A credential that is refreshed is another caller to the default scope. Use [`Onlyonce::with_caller`] with an
 //!   account's id where clients change tokens between retries.
 //! * A middleware that authenticates belongs outside the layer, one that changes answers for all clients (compression,
