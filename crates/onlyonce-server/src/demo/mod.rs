@@ -66,17 +66,31 @@ async fn serve(listen: SocketAddr) -> Result<Ended> {
     let listener = bind(listen).await?;
     let sample = Sample::new(Arc::new(Bank::new(SLOW_BY_HAND)));
     writeln!(io::stdout(), "{}", curl_lines(listener.local_addr()?))?;
-    axum::serve(listener, sample.app())
-        .with_graceful_shutdown(async {
-            // Without a signal handler there is no clean end to wait for; the service goes on until it is killed.
-            if tokio::signal::ctrl_c().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        })
-        .await?;
-    sample.onlyonce.engine().idle().await;
-    writeln!(io::stdout(), "stopped: nothing was under way any more")?;
-    Ok(Ended::Yes)
+    let serving = async {
+        axum::serve(listener, sample.app()).with_graceful_shutdown(interrupted()).await?;
+        writeln!(io::stdout(), "stopping: waits for what is under way; Ctrl-C again does not wait")?;
+        sample.onlyonce.engine().idle().await;
+        writeln!(io::stdout(), "stopped: nothing was under way any more")?;
+        anyhow::Ok(Ended::Yes)
+    };
+    let impatience = async {
+        interrupted().await;
+        interrupted().await;
+    };
+    tokio::select! {
+        ended = serving => ended,
+        () = impatience => {
+            writeln!(io::stdout(), "stopped: what was under way is lost")?;
+            Ok(Ended::No)
+        }
+    }
+}
+
+/// Ctrl-C. Without a signal handler there is no clean end to wait for: the service goes on until it is killed.
+async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener> {
