@@ -103,6 +103,9 @@ impl Report {
         for promise in &act.promises {
             writeln!(out, "   {} {}", self.style.mark(promise.held), promise.text)?;
         }
+        if let Some(span) = act.woken_after {
+            writeln!(out, "       the last had it {:.1} ms after the charge", span.as_secs_f64() * 1000.0)?;
+        }
         let charged =
             format!("{}, card charged {}", count(act.requests, "request"), count(act.charged, "time"));
         write!(out, "   {} {}", self.style.mark(act.charged_as_expected()), self.style.strong(&charged))?;

@@ -27,6 +27,7 @@ fn every_promise_of_the_story_holds() {
     assert!(story.contains("2 requests, card charged 1 time\n"), "{story}");
     assert!(story.contains("64 requests, card charged 1 time\n"), "{story}");
     assert!(story.contains("2 requests, card charged 2 times\n"), "{story}");
+    assert!(story.contains(" ms after the charge\n"), "{story}");
     assert!(story.contains("it moved 9 times. Every promise held."), "{story}");
     assert!(!story.contains('\u{1b}'), "colours are for terminals: {story}");
     assert_eq!(text(&output.stderr), "");
