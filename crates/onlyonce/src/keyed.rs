@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, response};
+use http::{HeaderMap, Request, Response, Uri, response};
 use http_body::Body as HttpBody;
 use onlyonce_core::fingerprint::Subject;
 use onlyonce_core::key::Key;
@@ -108,10 +108,11 @@ impl Keyed {
     async fn way(&self, parts: &Parts, body: &Bytes) -> Way {
         let id = Id::of(&self.scope, &self.key);
         let policy = self.policy();
+        let uri = whole_uri(parts);
         let subject = Subject {
             method: parts.method.as_str(),
-            path: parts.uri.path(),
-            query: parts.uri.query(),
+            path: uri.path(),
+            query: uri.query(),
             headers: &parts.headers,
             body,
         };
@@ -283,6 +284,15 @@ impl Keyed {
         };
         (outcome, Ok(Response::from_parts(head, body)))
     }
+}
+
+/// The URI as the client sent it: a router nested in another sees only the end of it.
+fn whole_uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &parts.uri
 }
 
 /// How the handler's work ended.

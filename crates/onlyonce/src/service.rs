@@ -32,6 +32,10 @@ pub struct Service<S> {
     settings: Arc<Settings>,
 }
 
+/// A request that could have had a key and has none; how its route would say so.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyless(pub(crate) Arc<Settings>);
+
 impl<S> Service<S> {
     pub(crate) fn new(inner: S, engine: Arc<Engine>, settings: Arc<Settings>) -> Self {
         Self { inner, engine, settings }
@@ -74,7 +78,11 @@ where
             Ok(None) if policy.required.contains(request.method()) => {
                 return self.refuse(&Refusal::KeyMissing { header: policy.header.clone() }, None);
             }
-            Ok(None) => return ResponseFuture::passing(self.inner.call(request.map(Body::passed))),
+            Ok(None) => {
+                // A handler that demands an attempt refuses in this route's own words.
+                request.extensions_mut().insert(Keyless(self.settings.clone()));
+                return ResponseFuture::passing(self.inner.call(request.map(Body::passed)));
+            }
             Err(invalid) => return self.refuse(&Refusal::KeyInvalid(invalid), None),
         };
         let (parts, body) = request.into_parts();

@@ -128,6 +128,37 @@ async fn a_handler_that_needs_an_attempt_refuses_a_request_without_a_key() {
     assert_eq!(send(&app, bare("/notes")).await.text(), "false");
 }
 
+/// K03, D02
+#[tokio::test]
+async fn it_refuses_in_the_words_of_its_route() {
+    let policy = Policy { header: "x-key".parse().unwrap(), ..Policy::of(onlyonce::Dialect::stripe()) };
+    let onlyonce = Onlyonce::new(FaultyStore::new()).with_policy(policy).unwrap();
+    let handler = post(|attempt: Attempt| async move { attempt.number().to_string() });
+    let app = Router::new().route("/orders", handler).layer(onlyonce.layer());
+    let answer = send(&app, Request::post("/orders").body(Body::empty()).unwrap()).await;
+    let error: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!((answer.status, &error["error"]["type"]), (400, &"idempotency_error".into()));
+    assert!(answer.text().contains("x-key"), "{}", answer.text());
+}
+
+/// F06: a router nested in another does not see its prefix; the fingerprint does.
+#[tokio::test]
+async fn one_key_on_two_nested_routers_is_a_reused_key() {
+    let onlyonce = Onlyonce::new(FaultyStore::new());
+    let items = |name: &'static str| {
+        Router::new().route("/items", post(move || async move { name })).layer(onlyonce.layer())
+    };
+    let app = Router::new().nest("/a", items("a")).nest("/b", items("b"));
+    let to = |path: &str| {
+        let request = Request::post(path).header("authorization", "t").header("idempotency-key", "k");
+        request.body(Body::empty()).unwrap()
+    };
+    assert_eq!(send(&app, to("/a/items")).await.text(), "a");
+    let other = send(&app, to("/b/items")).await;
+    assert_eq!(other.summary(), "422 idempotency_key_reused");
+    assert!(other.text().contains("another endpoint"), "{}", other.text());
+}
+
 /// S01, S05
 #[tokio::test]
 async fn a_service_tells_callers_apart_by_what_it_knows_of_them() {

@@ -134,9 +134,10 @@ async fn a_reservation_whose_answer_was_lost_is_given_back() {
 async fn a_completion_whose_answer_was_lost_is_recognised_by_looking() {
     let world = World::new(Policy::default());
     world.store.next([Fault::None, Fault::AnswerLost]);
-    let first = world.send(order("k")).await;
+    let first = world.send(order_with("k", &[("x-answer-set-cookie", "a=b")])).await;
     assert_eq!(first.summary(), "201 run 1");
     assert!(first.is_stored(), "it was, and the second look says so");
+    assert_eq!(first.header("set-cookie"), Some("a=b"), "the first client loses nothing by it");
     assert!(world.send(order("k")).await.is_replay());
 }
 
