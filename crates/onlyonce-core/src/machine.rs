@@ -18,7 +18,7 @@
 //! | effects | lost attempt |
 //! |---|---|
 //! | local | retryable: its transaction was rolled back, or its completion stands |
-//! | keyed | retryable while downstream surely remembers the key, then unknown |
+//! | keyed | retryable while a rerun would end before downstream may forget the key, then unknown |
 //! | queryable, opaque | unknown |
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::policy::{OnExpired, Policy};
 use crate::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, Token,
+    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, Terms, Token,
     Verdict,
 };
 use crate::refusal::Refusal;
@@ -421,7 +421,7 @@ pub fn due(draft: &Draft) -> Due {
         State::Pending { expires_at } | State::Retryable { expires_at, .. } => {
             let due = Due::default().or_at(*expires_at);
             match draft.relies_on_memory {
-                true => due.or_at(draft.created_at.plus(draft.terms.downstream_retention)),
+                true => due.or_at(draft.created_at.plus(reruns_for(&draft.terms))),
                 false => due,
             }
         }
@@ -525,8 +525,23 @@ fn was_lost_while_keyed(record: &Record) -> bool {
     matches!(record.state, State::Running { .. }) && record.effects() == Effects::Keyed
 }
 
+/// Whether downstream surely still knows the key when a rerun that is decided now acts for the last time.
 fn remembers(record: &Record, now: Timestamp) -> bool {
-    now < record.created_at.plus(record.terms.downstream_retention)
+    now < record.created_at.plus(reruns_for(&record.terms))
+}
+
+/// For how long after its first reservation keyed work may be run again.
+///
+/// Downstream counts its memory from when it first saw the key, which is not before that reservation. The last rerun
+/// must fit into it whole: an attempt acts downstream for up to its deadline and the horizon. That margin is taken off
+/// here, so `downstream_retention` is what downstream promises.
+///
+/// The margin counts from the look that was decided on; a record's deadline counts from the write of the reservation,
+/// up to `store_timeout` later. The margin does not cover that time: whoever runs the attempt must. The layer counts
+/// the attempt's deadline from before it asked for the swap, so that a slow write shortens the attempt and does not
+/// prolong it, and sends nothing once half the lease is used. What it does not count is the look's own way back.
+fn reruns_for(terms: &Terms) -> Duration {
+    terms.downstream_retention.saturating_sub(terms.deadline).saturating_sub(terms.horizon)
 }
 
 /// A running record whose attempt is gone or does not know: retryable or unknown, by its effects.

@@ -506,8 +506,9 @@ fn state(name: &str, effects: Effects) -> Option<Record> {
         let state = State::Unknown { reason: Reason::Lapsed, since: at(-10), asked: 0, ask_at, dead_letter };
         record(effects, 60, state)
     };
+    // A rerun takes 330 s, and downstream remembers for 23 h: to the second, there is no time for one more.
     let long_ago = |mut record: Record| {
-        record.created_at = at(-23 * HOUR);
+        record.created_at = at(-(23 * HOUR - 330));
         record
     };
     let in_doubt = |mut record: Record| {
@@ -804,6 +805,44 @@ fn every_event_in_every_state_is_answered_as_the_table_says() {
     let idle = lines.iter().zip(used).filter(|(_, used)| !used);
     wrong.extend(idle.map(|(line, _)| format!("{} | {:?}: covers nothing", line.state, line.events)));
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// U04: by the microsecond, and the same for everyone who asks: a request, the sweeper, a worker, and when it is due.
+#[test]
+fn the_last_rerun_is_allowed_just_before_it_is_due_for_doubt() {
+    let last = at(23 * HOUR - 330);
+    let in_doubt = |state| Record { relies_on_memory: true, ..record(Effects::Keyed, 0, state) };
+    let retryable = in_doubt(State::Retryable { retry_after: None, expires_at: at(24 * HOUR) });
+    let pending = in_doubt(State::Pending { expires_at: at(24 * HOUR) });
+    for record in [&retryable, &pending] {
+        assert_eq!(machine::due(&record.draft()).stamp(at(0)), Some(last));
+    }
+    for (micros, is_allowed) in [(-1, true), (0, false), (1, false)] {
+        let now = Timestamp::from_micros(last.as_micros() + micros);
+        let (retryable, pending) = (seen(retryable.clone(), now), seen(pending.clone(), now));
+        let decided = decide(Some(&retryable), 1, Admission::Run, &policy(Effects::Keyed));
+        assert_eq!(decided.starts_with("begin running 2"), is_allowed, "{micros}: {decided}");
+        assert_eq!(machine::claim(&pending, FRESH).is_some(), is_allowed, "{micros}");
+        for seen in [&retryable, &pending] {
+            assert_eq!(machine::sweep(seen).is_none(), is_allowed, "{micros}: {seen:?}");
+        }
+    }
+}
+
+/// U04: spans that are out of all proportion neither overflow nor allow anything.
+#[test]
+fn a_memory_shorter_than_a_rerun_is_over_from_the_start() {
+    let state = State::Retryable { retry_after: None, expires_at: at(HOUR) };
+    let mut record = Record { relies_on_memory: true, ..record(Effects::Keyed, 0, state) };
+    for (memory, deadline) in [(0, 300), (329, 300), (HOUR.unsigned_abs(), u64::MAX)] {
+        record.terms.downstream_retention = Duration::from_secs(memory);
+        record.terms.deadline = Duration::from_secs(deadline);
+        assert_eq!(machine::due(&record.draft()).stamp(at(0)), Some(at(0)));
+        assert!(machine::sweep(&seen(record.clone(), at(0))).is_some(), "{memory} {deadline}");
+    }
+    record.terms.downstream_retention = Duration::MAX;
+    record.terms.deadline = Duration::ZERO;
+    assert!(machine::sweep(&seen(record, at(i64::from(i32::MAX)))).is_none(), "downstream never forgets");
 }
 
 /// What a record must keep from one write to the next, whatever happens.
