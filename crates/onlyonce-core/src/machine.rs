@@ -20,6 +20,16 @@
 //! | local | retryable: its transaction was rolled back, or its completion stands |
 //! | keyed | retryable while a rerun would end before downstream may forget the key, then unknown |
 //! | queryable, opaque | unknown |
+//!
+//! Only what is settled expires; doubt does not, however old:
+//!
+//! | state | past its retention |
+//! |---|---|
+//! | completed | expired: deleted, or its key used anew |
+//! | retryable, nothing was done | expired, likewise |
+//! | retryable, relies on downstream's memory | as before: runs again while downstream remembers, then unknown |
+//! | pending | completed with 408; where it relies on downstream's memory, retryable or unknown |
+//! | running, unknown | as before |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -254,13 +264,11 @@ pub fn sweep(seen: &Seen) -> Option<Draft> {
             Lost::Rerun => Some(complete(record, Some(given_up()), Source::Sweeper, None)),
         },
         // Keyed work that may have run must not be sent again once downstream may have forgotten it.
-        State::Retryable { .. } if !has_expired(record, now) => match rerun(record, now) {
+        State::Retryable { .. } => match rerun(record, now) {
             Lost::Rerun => None,
             Lost::Doubt(reason) => Some(unknown(record, reason)),
         },
-        State::Running { .. } | State::Completed { .. } | State::Retryable { .. } | State::Unknown { .. } => {
-            None
-        }
+        State::Running { .. } | State::Completed { .. } | State::Unknown { .. } => None,
     }
 }
 
@@ -413,17 +421,18 @@ pub fn forget(seen: &Seen, token: Token, force: Force) -> Option<Draft> {
 
 /// When a record wants attention next.
 pub fn due(draft: &Draft) -> Due {
+    let forgets_at = draft.created_at.plus(reruns_for(&draft.terms));
     match &draft.state {
         State::Completed { expires_at, .. } => Due::default().or_at(*expires_at),
         State::Running { lapses_at } => {
             Due::default().or_at(*lapses_at).or_at(draft.began_at.plus(draft.terms.deadline))
         }
+        State::Pending { expires_at } if draft.relies_on_memory => {
+            Due::default().or_at(*expires_at).or_at(forgets_at)
+        }
+        State::Retryable { .. } if draft.relies_on_memory => Due::default().or_at(forgets_at),
         State::Pending { expires_at } | State::Retryable { expires_at, .. } => {
-            let due = Due::default().or_at(*expires_at);
-            match draft.relies_on_memory {
-                true => due.or_at(draft.created_at.plus(reruns_for(&draft.terms))),
-                false => due,
-            }
+            Due::default().or_at(*expires_at)
         }
         State::Unknown { ask_at, .. } => {
             ask_at.map_or_else(Due::default, |ask_at| Due::default().or_at(ask_at))
@@ -431,7 +440,8 @@ pub fn due(draft: &Draft) -> Due {
     }
 }
 
-/// Whether the row may be deleted: finished and expired. A running, pending or unknown one never is, by age alone.
+/// Whether the row may be deleted: settled and expired. A running, pending or unknown one never is, by age alone, nor
+/// is a retryable one whose work may have been done.
 pub fn may_reap(record: &Record, now: Timestamp) -> bool {
     has_expired(record, now)
 }
@@ -475,6 +485,7 @@ pub fn standing(seen: Option<&Seen>, policy: &Policy) -> Standing {
     }
     match &record.state {
         State::Pending { .. } | State::Running { .. } => Standing::InProgress(progress_pause(record, now)),
+        State::Retryable { .. } if record.relies_on_memory => Standing::Ended(None),
         State::Completed { expires_at, .. } | State::Retryable { expires_at, .. } => {
             Standing::Ended(Some(*expires_at))
         }
@@ -572,8 +583,6 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
     let mut draft = record.draft();
     draft.evidence = None;
     draft.progress.calling = None;
-    // Where an earlier attempt may have done the work, the record outlives a denial of this one.
-    let keep_for = keep_for.filter(|_| !record.relies_on_memory);
     draft.state = State::Retryable {
         retry_after,
         expires_at: When::AfterWrite(keep_for.unwrap_or(record.terms.retention)),
@@ -652,8 +661,11 @@ fn lapse_reason(record: &Record, now: Timestamp) -> Reason {
     if now >= record.deadline_at() { Reason::Deadline } else { Reason::Lapsed }
 }
 
+/// Only what is settled expires. A retryable record whose work may have been done is in doubt, however old: gone, its
+/// key would be a new one, and the work be done twice.
 fn has_expired(record: &Record, now: Timestamp) -> bool {
     match &record.state {
+        State::Retryable { .. } if record.relies_on_memory => false,
         State::Completed { expires_at, .. } | State::Retryable { expires_at, .. } => now >= *expires_at,
         State::Pending { .. } | State::Running { .. } | State::Unknown { .. } => false,
     }

@@ -414,6 +414,72 @@ fn a_denial_does_not_shorten_how_long_doubt_is_kept() {
     );
 }
 
+/// U04, T03: the retention is over at 70, and downstream's memory, as far as a rerun can use it, at 670.
+#[test]
+fn doubt_outlives_the_retention() {
+    check_with(
+        keyed(40, 1_000),
+        "
+        t=0    A begins                    -> attempt 1
+        t=30   sweeper sweeps              -> retryable
+        t=300  reaper reaps                -> kept
+        t=300  sweeper sweeps              -> nothing
+        t=300  B begins with another body  -> refuse key reused
+        t=301  B begins                    -> attempt 2
+        t=302  B completes 201             -> completed 201
+        t=342  reaper reaps                -> deleted
+        ",
+    );
+    check_with(
+        keyed(40, 1_000),
+        "
+        t=0    A begins                    -> attempt 1
+        t=30   sweeper sweeps              -> retryable
+        t=9999 reaper reaps                -> kept
+        t=9999 B begins                    -> refuse outcome unknown
+        t=9999 A completes 201             -> completed 201
+        ",
+    );
+    check_with(
+        keyed(40, 1_000),
+        "
+        t=0    A begins                    -> attempt 1
+        t=30   B begins                    -> attempt 2
+        t=31   B is denied                 -> retryable
+        t=669  sweeper sweeps              -> nothing
+        t=670  sweeper sweeps              -> unknown
+        t=9999 reaper reaps                -> kept
+        t=9999 operator says did not happen -> retryable
+        t=10038 reaper reaps               -> kept
+        t=10039 reaper reaps               -> deleted
+        ",
+    );
+}
+
+/// T03: where the work surely was not done there is no doubt to keep.
+#[test]
+fn keyed_work_that_surely_did_not_run_expires_by_age() {
+    check_with(
+        keyed(40, 1_000),
+        "
+        t=0    A begins        -> attempt 1
+        t=5    A did not run   -> retryable
+        t=44   reaper reaps    -> kept
+        t=45   sweeper sweeps  -> nothing
+        t=45   reaper reaps    -> deleted
+        ",
+    );
+    check_with(
+        keyed(40, 1_000),
+        "
+        t=0    A begins          -> attempt 1
+        t=30   sweeper sweeps    -> retryable
+        t=99   operator forgets  -> forgotten
+        t=99   reaper reaps      -> deleted
+        ",
+    );
+}
+
 /// U04, W07, T04
 #[test]
 fn accepted_work_in_doubt_is_neither_claimed_late_nor_given_up() {

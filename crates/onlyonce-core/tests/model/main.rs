@@ -41,7 +41,7 @@ const THREADS: usize = 2;
 const SPANS: Spans = Spans { lease: 2, deadline: 3, horizon: 1, retention: 3, downstream_retention: 3 };
 /// Keyed worlds also tell how long ago the key was first reserved; shorter spans keep them as few.
 /// Downstream remembers for as long as a rerun takes, and for the few ticks in which one may begin.
-const KEYED_SPANS: Spans = Spans { lease: 1, deadline: 2, horizon: 1, retention: 2, downstream_retention: 5 };
+const KEYED_SPANS: Spans = Spans { lease: 1, deadline: 2, horizon: 1, retention: 1, downstream_retention: 5 };
 
 fn universe(effects: Effects, fault: Option<Fault>) -> Universe {
     let spans = match (effects, fault) {
@@ -103,6 +103,8 @@ fn keyed_work_happens_at_most_once_while_downstream_remembers() {
             Met::GivenUp,
             Met::LostSwap,
             Met::EffectAfterGivenUp,
+            Met::OldDoubtRan,
+            Met::OldDoubtUnknown,
         ],
     );
 }
@@ -196,7 +198,13 @@ fn accepted_work_claimed_past_downstream_memory_would_be_done_twice() {
 /// T03
 #[test]
 fn a_reaper_that_judges_by_age_would_delete_what_is_open() {
-    breaks(Effects::Opaque, Fault::ReaperJudgesByAge, promises::ONLY_FINISHED_GOES);
+    breaks(Effects::Opaque, Fault::ReaperJudgesByAge, promises::ONLY_SETTLED_GOES);
+}
+
+/// T03
+#[test]
+fn doubt_that_expires_would_be_deleted_or_run_as_a_new_key() {
+    breaks(Effects::Keyed, Fault::DoubtExpires, promises::ONLY_SETTLED_GOES);
 }
 
 /// R08

@@ -148,8 +148,17 @@ impl Row {
             && self.began_at + spans.deadline > 0
     }
 
-    /// By the store's clock, and without asking the machine: this row is finished, and its time is over.
+    /// By the store's clock, and without asking the machine: this row is settled, and its time is over.
     pub(crate) fn has_expired(&self) -> bool {
+        self.is_past_retention() && !self.is_in_doubt()
+    }
+
+    /// It may run again, though the work may have been done.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.relies_on_memory && matches!(self.state, Where::Retryable { .. })
+    }
+
+    pub(crate) fn is_past_retention(&self) -> bool {
         match self.state {
             Where::Completed { expires_at, .. } | Where::Retryable { expires_at } => expires_at <= 0,
             Where::Pending { .. } | Where::Running { .. } | Where::Unknown => false,

@@ -32,6 +32,8 @@ pub(crate) enum Fault {
     ClaimTrustsMemory,
     /// Rules: accepted work is given up with 408 though an earlier attempt may have done it.
     GivenUpInDoubt,
+    /// Rules: what may have been done expires by age.
+    DoubtExpires,
     /// Rules: local work is treated as opaque.
     LocalTakenForOpaque,
     /// Engine: an attempt that does not know how it ended says that it is done.
@@ -160,6 +162,10 @@ impl Rules {
     }
 
     fn seen(&self, row: &Row, now: Ticks) -> Seen {
+        if self.has(Fault::DoubtExpires) && row.is_in_doubt() && row.is_past_retention() {
+            let settled = Row { relies_on_memory: false, ..row.clone() };
+            return settled.seen(self.terms(), now);
+        }
         row.seen(self.terms(), now)
     }
 

@@ -146,10 +146,14 @@ pub(crate) enum Met {
     GivenUp,
     LostSwap,
     EffectAfterGivenUp,
+    /// Work that may have been done ran again after the retention.
+    OldDoubtRan,
+    /// Or became unknown then.
+    OldDoubtUnknown,
 }
 
 impl Met {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::LateTruth,
         Self::Superseded,
         Self::VerdictHappened,
@@ -162,6 +166,8 @@ impl Met {
         Self::GivenUp,
         Self::LostSwap,
         Self::EffectAfterGivenUp,
+        Self::OldDoubtRan,
+        Self::OldDoubtUnknown,
     ];
 }
 
@@ -550,6 +556,13 @@ impl Universe {
     }
 
     fn note(&self, was: Option<&Row>, row: &Row, writer: Writer) {
+        if was.is_some_and(|was| was.is_in_doubt() && was.is_past_retention()) {
+            match row.state {
+                Where::Running { .. } => self.meet(Met::OldDoubtRan),
+                Where::Unknown => self.meet(Met::OldDoubtUnknown),
+                Where::Pending { .. } | Where::Completed { .. } | Where::Retryable { .. } => {}
+            }
+        }
         match (was.map(|was| was.state), row.state, writer) {
             (Some(Where::Unknown), Where::Completed { .. }, Writer::Verdict) => {
                 self.meet(Met::VerdictHappened);
