@@ -18,8 +18,18 @@
 //! | effects | lost attempt |
 //! |---|---|
 //! | local | retryable: its transaction was rolled back, or its completion stands |
-//! | keyed | retryable while downstream surely remembers the key, then unknown |
+//! | keyed | retryable while a rerun would end before downstream may forget the key, then unknown |
 //! | queryable, opaque | unknown |
+//!
+//! Only what is settled expires; doubt does not, however old:
+//!
+//! | state | past its retention |
+//! |---|---|
+//! | completed | expired: deleted, or its key used anew |
+//! | retryable, nothing was done | expired, likewise |
+//! | retryable, relies on downstream's memory | as before: runs again while downstream remembers, then unknown |
+//! | pending | completed with 408; where it relies on downstream's memory, retryable or unknown |
+//! | running, unknown | as before |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +41,7 @@ use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::policy::{OnExpired, Policy};
 use crate::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, Token,
+    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, Terms, Token,
     Verdict,
 };
 use crate::refusal::Refusal;
@@ -254,13 +264,11 @@ pub fn sweep(seen: &Seen) -> Option<Draft> {
             Lost::Rerun => Some(complete(record, Some(given_up()), Source::Sweeper, None)),
         },
         // Keyed work that may have run must not be sent again once downstream may have forgotten it.
-        State::Retryable { .. } if !has_expired(record, now) => match rerun(record, now) {
+        State::Retryable { .. } => match rerun(record, now) {
             Lost::Rerun => None,
             Lost::Doubt(reason) => Some(unknown(record, reason)),
         },
-        State::Running { .. } | State::Completed { .. } | State::Retryable { .. } | State::Unknown { .. } => {
-            None
-        }
+        State::Running { .. } | State::Completed { .. } | State::Unknown { .. } => None,
     }
 }
 
@@ -413,17 +421,18 @@ pub fn forget(seen: &Seen, token: Token, force: Force) -> Option<Draft> {
 
 /// When a record wants attention next.
 pub fn due(draft: &Draft) -> Due {
+    let forgets_at = draft.created_at.plus(reruns_for(&draft.terms));
     match &draft.state {
         State::Completed { expires_at, .. } => Due::default().or_at(*expires_at),
         State::Running { lapses_at } => {
             Due::default().or_at(*lapses_at).or_at(draft.began_at.plus(draft.terms.deadline))
         }
+        State::Pending { expires_at } if draft.relies_on_memory => {
+            Due::default().or_at(*expires_at).or_at(forgets_at)
+        }
+        State::Retryable { .. } if draft.relies_on_memory => Due::default().or_at(forgets_at),
         State::Pending { expires_at } | State::Retryable { expires_at, .. } => {
-            let due = Due::default().or_at(*expires_at);
-            match draft.relies_on_memory {
-                true => due.or_at(draft.created_at.plus(draft.terms.downstream_retention)),
-                false => due,
-            }
+            Due::default().or_at(*expires_at)
         }
         State::Unknown { ask_at, .. } => {
             ask_at.map_or_else(Due::default, |ask_at| Due::default().or_at(ask_at))
@@ -431,7 +440,8 @@ pub fn due(draft: &Draft) -> Due {
     }
 }
 
-/// Whether the row may be deleted: finished and expired. A running, pending or unknown one never is, by age alone.
+/// Whether the row may be deleted: settled and expired. A running, pending or unknown one never is, by age alone, nor
+/// is a retryable one whose work may have been done.
 pub fn may_reap(record: &Record, now: Timestamp) -> bool {
     has_expired(record, now)
 }
@@ -475,6 +485,7 @@ pub fn standing(seen: Option<&Seen>, policy: &Policy) -> Standing {
     }
     match &record.state {
         State::Pending { .. } | State::Running { .. } => Standing::InProgress(progress_pause(record, now)),
+        State::Retryable { .. } if record.relies_on_memory => Standing::Ended(None),
         State::Completed { expires_at, .. } | State::Retryable { expires_at, .. } => {
             Standing::Ended(Some(*expires_at))
         }
@@ -525,8 +536,23 @@ fn was_lost_while_keyed(record: &Record) -> bool {
     matches!(record.state, State::Running { .. }) && record.effects() == Effects::Keyed
 }
 
+/// Whether downstream surely still knows the key when a rerun that is decided now acts for the last time.
 fn remembers(record: &Record, now: Timestamp) -> bool {
-    now < record.created_at.plus(record.terms.downstream_retention)
+    now < record.created_at.plus(reruns_for(&record.terms))
+}
+
+/// For how long after its first reservation keyed work may be run again.
+///
+/// Downstream counts its memory from when it first saw the key, which is not before that reservation. The last rerun
+/// must fit into it whole: an attempt acts downstream for up to its deadline and the horizon. That margin is taken off
+/// here, so `downstream_retention` is what downstream promises.
+///
+/// The margin counts from the look that was decided on; a record's deadline counts from the write of the reservation,
+/// up to `store_timeout` later. The margin does not cover that time: whoever runs the attempt must. The layer counts
+/// the attempt's deadline from before it asked for the swap, so that a slow write shortens the attempt and does not
+/// prolong it, and sends nothing once half the lease is used. What it does not count is the look's own way back.
+fn reruns_for(terms: &Terms) -> Duration {
+    terms.downstream_retention.saturating_sub(terms.deadline).saturating_sub(terms.horizon)
 }
 
 /// A running record whose attempt is gone or does not know: retryable or unknown, by its effects.
@@ -557,8 +583,6 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
     let mut draft = record.draft();
     draft.evidence = None;
     draft.progress.calling = None;
-    // Where an earlier attempt may have done the work, the record outlives a denial of this one.
-    let keep_for = keep_for.filter(|_| !record.relies_on_memory);
     draft.state = State::Retryable {
         retry_after,
         expires_at: When::AfterWrite(keep_for.unwrap_or(record.terms.retention)),
@@ -637,8 +661,11 @@ fn lapse_reason(record: &Record, now: Timestamp) -> Reason {
     if now >= record.deadline_at() { Reason::Deadline } else { Reason::Lapsed }
 }
 
+/// Only what is settled expires. A retryable record whose work may have been done is in doubt, however old: gone, its
+/// key would be a new one, and the work be done twice.
 fn has_expired(record: &Record, now: Timestamp) -> bool {
     match &record.state {
+        State::Retryable { .. } if record.relies_on_memory => false,
         State::Completed { expires_at, .. } | State::Retryable { expires_at, .. } => now >= *expires_at,
         State::Pending { .. } | State::Running { .. } | State::Unknown { .. } => false,
     }

@@ -359,7 +359,40 @@ retryable in doubt
     standing                                     -> ended
     */*                                          -> settled
 
+retryable in doubt, past its retention
+    decide other                                 -> refuse key reused
+    decide accept                                -> begin pending, in doubt
+    decide*                                      -> begin running 2, in doubt
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable, in doubt
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> nothing
+    claim, commit*, call*                        -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> later
+    standing                                     -> ended
+    */*                                          -> settled
+
 retryable in doubt, forgotten
+    decide other                                 -> refuse key reused
+    decide*                                      -> settle unknown (downstreamforgot), in doubt
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable, in doubt
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> unknown (downstreamforgot), in doubt
+    claim, commit*, call*                        -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> now
+    standing                                     -> ended
+    */*                                          -> settled
+
+retryable in doubt, forgotten, past its retention
     decide other                                 -> refuse key reused
     decide*                                      -> settle unknown (downstreamforgot), in doubt
     renew*                                       -> lost
@@ -475,7 +508,7 @@ fn record(effects: Effects, began: i64, state: State) -> Record {
     }
 }
 
-const STATES: [&str; 17] = [
+const STATES: [&str; 19] = [
     "absent",
     "pending",
     "pending expired",
@@ -490,7 +523,9 @@ const STATES: [&str; 17] = [
     "retryable",
     "retryable expired",
     "retryable in doubt",
+    "retryable in doubt, past its retention",
     "retryable in doubt, forgotten",
+    "retryable in doubt, forgotten, past its retention",
     "unknown",
     "unknown, dead letter",
 ];
@@ -506,8 +541,9 @@ fn state(name: &str, effects: Effects) -> Option<Record> {
         let state = State::Unknown { reason: Reason::Lapsed, since: at(-10), asked: 0, ask_at, dead_letter };
         record(effects, 60, state)
     };
+    // A rerun takes 330 s, and downstream remembers for 23 h: to the second, there is no time for one more.
     let long_ago = |mut record: Record| {
-        record.created_at = at(-23 * HOUR);
+        record.created_at = at(-(23 * HOUR - 330));
         record
     };
     let in_doubt = |mut record: Record| {
@@ -534,7 +570,9 @@ fn state(name: &str, effects: Effects) -> Option<Record> {
         "retryable" => retryable(HOUR),
         "retryable expired" => retryable(0),
         "retryable in doubt" => in_doubt(retryable(24 * HOUR)),
+        "retryable in doubt, past its retention" => in_doubt(retryable(0)),
         "retryable in doubt, forgotten" => long_ago(in_doubt(retryable(HOUR))),
+        "retryable in doubt, forgotten, past its retention" => long_ago(in_doubt(retryable(0))),
         "unknown" => unknown(Some(at(1)), false),
         "unknown, dead letter" => unknown(None, true),
         other => panic!("no state {other:?}"),
@@ -806,6 +844,55 @@ fn every_event_in_every_state_is_answered_as_the_table_says() {
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// U04: by the microsecond, and the same for everyone who asks: a request, the sweeper, a worker, and when it is due.
+#[test]
+fn the_last_rerun_is_allowed_just_before_it_is_due_for_doubt() {
+    let last = at(23 * HOUR - 330);
+    let in_doubt = |state| Record { relies_on_memory: true, ..record(Effects::Keyed, 0, state) };
+    let retryable = in_doubt(State::Retryable { retry_after: None, expires_at: at(24 * HOUR) });
+    let pending = in_doubt(State::Pending { expires_at: at(24 * HOUR) });
+    for record in [&retryable, &pending] {
+        assert_eq!(machine::due(&record.draft()).stamp(at(0)), Some(last));
+    }
+    for (micros, is_allowed) in [(-1, true), (0, false), (1, false)] {
+        let now = Timestamp::from_micros(last.as_micros() + micros);
+        let (retryable, pending) = (seen(retryable.clone(), now), seen(pending.clone(), now));
+        let decided = decide(Some(&retryable), 1, Admission::Run, &policy(Effects::Keyed));
+        assert_eq!(decided.starts_with("begin running 2"), is_allowed, "{micros}: {decided}");
+        assert_eq!(machine::claim(&pending, FRESH).is_some(), is_allowed, "{micros}");
+        for seen in [&retryable, &pending] {
+            assert_eq!(machine::sweep(seen).is_none(), is_allowed, "{micros}: {seen:?}");
+        }
+    }
+}
+
+/// T03: until when doubt is kept nobody knows, so no caller is told a date.
+#[test]
+fn doubt_is_told_without_a_date() {
+    let retryable = record(Effects::Keyed, 60, State::Retryable { retry_after: None, expires_at: at(HOUR) });
+    let in_doubt = Record { relies_on_memory: true, ..retryable.clone() };
+    for (record, told) in [(retryable, Some(at(HOUR))), (in_doubt, None)] {
+        let standing = machine::standing(Some(&seen(record, at(0))), &policy(Effects::Keyed));
+        assert_eq!(standing, Standing::Ended(told));
+    }
+}
+
+/// U04: spans that are out of all proportion neither overflow nor allow anything.
+#[test]
+fn a_memory_shorter_than_a_rerun_is_over_from_the_start() {
+    let state = State::Retryable { retry_after: None, expires_at: at(HOUR) };
+    let mut record = Record { relies_on_memory: true, ..record(Effects::Keyed, 0, state) };
+    for (memory, deadline) in [(0, 300), (329, 300), (HOUR.unsigned_abs(), u64::MAX)] {
+        record.terms.downstream_retention = Duration::from_secs(memory);
+        record.terms.deadline = Duration::from_secs(deadline);
+        assert_eq!(machine::due(&record.draft()).stamp(at(0)), Some(at(0)));
+        assert!(machine::sweep(&seen(record.clone(), at(0))).is_some(), "{memory} {deadline}");
+    }
+    record.terms.downstream_retention = Duration::MAX;
+    record.terms.deadline = Duration::ZERO;
+    assert!(machine::sweep(&seen(record, at(i64::from(i32::MAX)))).is_none(), "downstream never forgets");
+}
+
 /// What a record must keep from one write to the next, whatever happens.
 fn check_step(was: Option<&Record>, event: &str, next: &Record, now: Timestamp) {
     let Some(was) = was else { return };
@@ -821,6 +908,9 @@ fn check_step(was: Option<&Record>, event: &str, next: &Record, now: Timestamp) 
     if matches!(was.state, State::Unknown { .. }) && !is_verdict && !is_own_end && !erased {
         assert!(matches!(next.state, State::Unknown { .. }), "{event} moved an unknown record");
     }
+    if matches!(was.state, State::Retryable { .. }) && was.relies_on_memory && !erased {
+        assert_eq!(was.created_at, next.created_at, "{event} took doubt for a new key");
+    }
     if event.ends_with("foreign") {
         assert_eq!(was, next, "{event}: a superseded attempt wrote");
     }
@@ -832,9 +922,17 @@ fn check_step(was: Option<&Record>, event: &str, next: &Record, now: Timestamp) 
 /// What holds of a record at any moment.
 fn check_moment(record: &Record, now: Timestamp) {
     let is_finished = matches!(record.state, State::Completed { .. } | State::Retryable { .. });
-    assert!(is_finished || !machine::may_reap(record, now), "an open record may not be deleted");
+    let is_in_doubt = record.relies_on_memory && matches!(record.state, State::Retryable { .. });
+    let is_settled = is_finished && !is_in_doubt;
+    assert!(is_settled || !machine::may_reap(record, now), "an open record may not be deleted");
+    let view = seen(record.clone(), now);
+    assert_eq!(
+        machine::standing(Some(&view), &policy(record.terms.effects)) == Standing::Absent,
+        machine::may_reap(record, now),
+        "its caller is told otherwise than the reaper: {record:?}"
+    );
     let due = machine::due(&record.draft()).stamp(now);
-    let acts = machine::sweep(&seen(record.clone(), now)).is_some() || machine::may_reap(record, now);
+    let acts = machine::sweep(&view).is_some() || machine::may_reap(record, now);
     if acts {
         assert!(
             due.is_some_and(|due| due <= now),

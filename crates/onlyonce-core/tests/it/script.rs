@@ -1,7 +1,8 @@
 //! Stories of one key, told line by line against the pure machine and a store of one row.
 //!
 //! A line reads `t=SECONDS WHO DOES -> RESULT`. Clients are capital letters; a client that begins becomes an attempt
-//! and keeps its token. Lease 30 s, deadline 300 s, horizon 30 s; retention and downstream retention by story.
+//! and keeps its token. Lease 30 s, deadline 300 s, horizon 30 s; retention and downstream retention by story. The last
+//! rerun of keyed work begins 330 s before downstream forgets.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -329,7 +330,7 @@ fn keyed(retention: u64, downstream: u64) -> Policy {
 #[test]
 fn keyed_work_is_not_sent_again_once_downstream_may_have_forgotten_it() {
     check_with(
-        keyed(1_000, 100),
+        keyed(1_000, 430),
         "
         t=0    A begins        -> attempt 1
         t=40   B begins        -> attempt 2
@@ -344,11 +345,64 @@ fn keyed_work_is_not_sent_again_once_downstream_may_have_forgotten_it() {
     );
 }
 
+/// U04: a rerun begun at the last moment acts until its deadline and the horizon are over, and no later.
+#[test]
+fn the_last_rerun_ends_before_downstream_forgets() {
+    check_with(
+        keyed(10_000, 1_000),
+        "
+        t=0    A begins        -> attempt 1
+        t=30   sweeper sweeps  -> retryable
+        t=669  B begins        -> attempt 2
+        t=968  B renews        -> attempt 2
+        t=969  B renews        -> lost
+        t=999  B completes 201 -> completed 201
+        ",
+    );
+    check_with(
+        keyed(10_000, 1_000),
+        "
+        t=0    A begins        -> attempt 1
+        t=30   sweeper sweeps  -> retryable
+        t=669  sweeper sweeps  -> nothing
+        t=670  B begins        -> refuse outcome unknown
+        ",
+    );
+    check_with(
+        keyed(10_000, 1_000),
+        "
+        t=0    A begins        -> attempt 1
+        t=669  A does not know -> retryable
+        t=670  sweeper sweeps  -> unknown
+        ",
+    );
+    check_with(
+        keyed(10_000, 1_000),
+        "
+        t=0    A begins        -> attempt 1
+        t=670  A does not know -> unknown
+        ",
+    );
+}
+
+/// U04: no policy passes its check with this, but a record may have been reserved so before there was the check.
+#[test]
+fn a_downstream_that_forgets_within_one_attempt_is_never_relied_on() {
+    check_with(
+        keyed(1_000, 330),
+        "
+        t=0    A begins        -> attempt 1
+        t=0    A does not know -> unknown
+        t=1    B begins        -> refuse outcome unknown
+        ",
+    );
+}
+
 /// U04, T03
 #[test]
 fn a_denial_does_not_shorten_how_long_doubt_is_kept() {
     check_with(
-        keyed(1_000, 900),
+        keyed(1_000, 1_230),
         "
         t=0    A begins        -> attempt 1
         t=40   B begins        -> attempt 2
@@ -360,11 +414,77 @@ fn a_denial_does_not_shorten_how_long_doubt_is_kept() {
     );
 }
 
+/// U04, T03: the retention is over at 70, and downstream's memory, as far as a rerun can use it, at 670.
+#[test]
+fn doubt_outlives_the_retention() {
+    check_with(
+        keyed(40, 1_000),
+        "
+        t=0    A begins                    -> attempt 1
+        t=30   sweeper sweeps              -> retryable
+        t=300  reaper reaps                -> kept
+        t=300  sweeper sweeps              -> nothing
+        t=300  B begins with another body  -> refuse key reused
+        t=301  B begins                    -> attempt 2
+        t=302  B completes 201             -> completed 201
+        t=342  reaper reaps                -> deleted
+        ",
+    );
+    check_with(
+        keyed(40, 1_000),
+        "
+        t=0    A begins                    -> attempt 1
+        t=30   sweeper sweeps              -> retryable
+        t=9999 reaper reaps                -> kept
+        t=9999 B begins                    -> refuse outcome unknown
+        t=9999 A completes 201             -> completed 201
+        ",
+    );
+    check_with(
+        keyed(40, 1_000),
+        "
+        t=0    A begins                    -> attempt 1
+        t=30   B begins                    -> attempt 2
+        t=31   B is denied                 -> retryable
+        t=669  sweeper sweeps              -> nothing
+        t=670  sweeper sweeps              -> unknown
+        t=9999 reaper reaps                -> kept
+        t=9999 operator says did not happen -> retryable
+        t=10038 reaper reaps               -> kept
+        t=10039 reaper reaps               -> deleted
+        ",
+    );
+}
+
+/// T03: where the work surely was not done there is no doubt to keep.
+#[test]
+fn keyed_work_that_surely_did_not_run_expires_by_age() {
+    check_with(
+        keyed(40, 1_000),
+        "
+        t=0    A begins        -> attempt 1
+        t=5    A did not run   -> retryable
+        t=44   reaper reaps    -> kept
+        t=45   sweeper sweeps  -> nothing
+        t=45   reaper reaps    -> deleted
+        ",
+    );
+    check_with(
+        keyed(40, 1_000),
+        "
+        t=0    A begins          -> attempt 1
+        t=30   sweeper sweeps    -> retryable
+        t=99   operator forgets  -> forgotten
+        t=99   reaper reaps      -> deleted
+        ",
+    );
+}
+
 /// U04, W07, T04
 #[test]
 fn accepted_work_in_doubt_is_neither_claimed_late_nor_given_up() {
     check_with(
-        keyed(1_000, 100),
+        keyed(1_000, 430),
         "
         t=0    A begins              -> attempt 1
         t=40   B asks to be accepted -> pending
@@ -438,7 +558,7 @@ fn a_phase_that_committed_is_where_the_next_attempt_starts() {
 /// W03, U04
 #[test]
 fn a_local_route_remembers_that_a_keyed_phase_is_open() {
-    let policy = Policy { effects: Effects::Local, ..keyed(1_000, 60) };
+    let policy = Policy { effects: Effects::Local, ..keyed(1_000, 390) };
     check_with(
         policy,
         "

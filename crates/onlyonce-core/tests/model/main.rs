@@ -40,12 +40,13 @@ const THREADS: usize = 2;
 
 const SPANS: Spans = Spans { lease: 2, deadline: 3, horizon: 1, retention: 3, downstream_retention: 3 };
 /// Keyed worlds also tell how long ago the key was first reserved; shorter spans keep them as few.
-const KEYED_SPANS: Spans = Spans { lease: 1, deadline: 2, horizon: 1, retention: 2, downstream_retention: 2 };
+/// Downstream remembers for as long as a rerun takes, and for the few ticks in which one may begin.
+const KEYED_SPANS: Spans = Spans { lease: 1, deadline: 2, horizon: 1, retention: 1, downstream_retention: 5 };
 
 fn universe(effects: Effects, fault: Option<Fault>) -> Universe {
     let spans = match (effects, fault) {
         // Accepted work must wait long enough for downstream to forget.
-        (Effects::Keyed, Some(Fault::ClaimTrustsMemory)) => Spans { retention: 4, ..KEYED_SPANS },
+        (Effects::Keyed, Some(Fault::ClaimTrustsMemory)) => Spans { retention: 5, ..KEYED_SPANS },
         (Effects::Keyed, _) => KEYED_SPANS,
         (Effects::Local | Effects::Queryable | Effects::Opaque, _) => SPANS,
     };
@@ -102,6 +103,8 @@ fn keyed_work_happens_at_most_once_while_downstream_remembers() {
             Met::GivenUp,
             Met::LostSwap,
             Met::EffectAfterGivenUp,
+            Met::OldDoubtRan,
+            Met::OldDoubtUnknown,
         ],
     );
 }
@@ -195,7 +198,13 @@ fn accepted_work_claimed_past_downstream_memory_would_be_done_twice() {
 /// T03
 #[test]
 fn a_reaper_that_judges_by_age_would_delete_what_is_open() {
-    breaks(Effects::Opaque, Fault::ReaperJudgesByAge, promises::ONLY_FINISHED_GOES);
+    breaks(Effects::Opaque, Fault::ReaperJudgesByAge, promises::ONLY_SETTLED_GOES);
+}
+
+/// T03
+#[test]
+fn doubt_that_expires_would_be_deleted_or_run_as_a_new_key() {
+    breaks(Effects::Keyed, Fault::DoubtExpires, promises::ONLY_SETTLED_GOES);
 }
 
 /// R08
@@ -246,7 +255,19 @@ fn local_work_must_commit_with_its_completion() {
     breaks(Effects::Local, Fault::LocalEffectOutside, promises::AT_MOST_ONCE);
 }
 
-/// U04: `downstream_retention` must leave room for one more attempt: `store_timeout`, `deadline` and `horizon`.
+/// U04
+#[test]
+fn a_last_rerun_that_outlives_downstream_memory_would_do_the_work_twice() {
+    breaks(Effects::Keyed, Fault::NoTimeForTheLastRerun, promises::AT_MOST_ONCE);
+}
+
+/// U04: what we ask of a layer: a slow store shortens the last rerun, and must not prolong it.
+#[test]
+fn an_attempt_must_count_its_deadline_from_before_it_asked() {
+    breaks(Effects::Keyed, Fault::DeadlineFromWrite, promises::AT_MOST_ONCE);
+}
+
+/// U04: what we ask of the setting `downstream_retention`: what downstream promises is enough, and no less is.
 #[test]
 fn downstream_must_remember_while_the_last_rerun_is_under_way() {
     breaks(Effects::Keyed, Fault::DownstreamForgetsEarly, promises::AT_MOST_ONCE);

@@ -11,7 +11,7 @@ pub(crate) const ANSWER_STANDS: &str = "a completed answer never changes while i
 pub(crate) const UNKNOWN_WAITS: &str = "unknown work never runs without a verdict";
 pub(crate) const FENCED: &str = "a superseded attempt writes nothing";
 pub(crate) const TRUTH_COUNTS: &str = "what the last attempt knows to be done is on record";
-pub(crate) const ONLY_FINISHED_GOES: &str = "only what is finished and expired is deleted or used anew";
+pub(crate) const ONLY_SETTLED_GOES: &str = "only what is settled and expired is deleted or used anew";
 pub(crate) const AT_MOST_ONCE: &str = "the work is done at most once per use of the key";
 pub(crate) const DONE_MEANS_DONE: &str = "a stored 201 means that the work was done";
 pub(crate) const GIVEN_UP_MEANS_NOTHING: &str =
@@ -28,7 +28,7 @@ pub(crate) enum Broken {
     UnknownRan,
     SupersededWrote,
     TruthThrownAway,
-    UnfinishedGone,
+    UnsettledGone,
 }
 
 /// Whether a reservation begins a new use of the key, rather than one more attempt of the last.
@@ -69,7 +69,7 @@ pub(crate) fn of_a_write(
     if was.state == Where::Unknown && !leaves_unknown_rightly(row, writer, is_owner) {
         return Some(Broken::UnknownRan);
     }
-    (is_new && !was.has_expired()).then_some(Broken::UnfinishedGone)
+    (is_new && !was.has_expired()).then_some(Broken::UnsettledGone)
 }
 
 fn leaves_unknown_rightly(row: &Row, writer: Writer, is_owner: bool) -> bool {
@@ -82,7 +82,7 @@ fn leaves_unknown_rightly(row: &Row, writer: Writer, is_owner: bool) -> bool {
 
 /// The promise that deleting `row` broke.
 pub(crate) fn of_a_deletion(row: &Row) -> Option<Broken> {
-    (!row.has_expired()).then_some(Broken::UnfinishedGone)
+    (!row.has_expired()).then_some(Broken::UnsettledGone)
 }
 
 /// Every promise, as the checker asks for it.
@@ -93,7 +93,7 @@ pub(crate) fn all() -> Vec<Property<Universe>> {
         Property::always(UNKNOWN_WAITS, |_, world: &World| world.broken != Some(Broken::UnknownRan)),
         Property::always(FENCED, |_, world: &World| world.broken != Some(Broken::SupersededWrote)),
         Property::always(TRUTH_COUNTS, |_, world: &World| world.broken != Some(Broken::TruthThrownAway)),
-        Property::always(ONLY_FINISHED_GOES, |_, world: &World| world.broken != Some(Broken::UnfinishedGone)),
+        Property::always(ONLY_SETTLED_GOES, |_, world: &World| world.broken != Some(Broken::UnsettledGone)),
         Property::always(AT_MOST_ONCE, |_, world: &World| world.executed.iter().all(|times| *times <= 1)),
         Property::always(DONE_MEANS_DONE, done_means_done),
         Property::always(GIVEN_UP_MEANS_NOTHING, given_up_means_nothing),

@@ -2,7 +2,7 @@
 //!
 //! The row is turned into a real [`Record`] before each call of the machine and back after it. Moments are ticks
 //! counted from the store's now, so that a world an hour later is the same world: the clock needs no bound. A moment
-//! further back than [`Spans::back`] is as good as that far back, as no rule looks further.
+//! further back than any rule looks is as good as that far back.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -69,9 +69,14 @@ pub(crate) struct Spans {
 }
 
 impl Spans {
-    /// How far back a moment can still matter.
-    pub(crate) fn back(self) -> Ticks {
-        self.settled_after().max(self.downstream_retention) + VIEW_AGE_MAX
+    /// How far back the first reservation can still matter.
+    fn created_back(self) -> Ticks {
+        self.downstream_retention + VIEW_AGE_MAX
+    }
+
+    /// How far back the last reservation can still matter.
+    fn began_back(self) -> Ticks {
+        self.settled_after() + VIEW_AGE_MAX
     }
 
     /// How long after an attempt began it can still act downstream.
@@ -126,8 +131,8 @@ impl Row {
     /// A tick has passed.
     pub(crate) fn age(&mut self, spans: Spans) {
         let age = |moment: &mut Ticks, back: Ticks| *moment = (*moment - 1).max(-back);
-        age(&mut self.created_at, spans.back());
-        age(&mut self.began_at, spans.back());
+        age(&mut self.created_at, spans.created_back());
+        age(&mut self.began_at, spans.began_back());
         match &mut self.state {
             Where::Pending { expires_at: at }
             | Where::Running { lapses_at: at }
@@ -143,8 +148,17 @@ impl Row {
             && self.began_at + spans.deadline > 0
     }
 
-    /// By the store's clock, and without asking the machine: this row is finished, and its time is over.
+    /// By the store's clock, and without asking the machine: this row is settled, and its time is over.
     pub(crate) fn has_expired(&self) -> bool {
+        self.is_past_retention() && !self.is_in_doubt()
+    }
+
+    /// It may run again, though the work may have been done.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.relies_on_memory && matches!(self.state, Where::Retryable { .. })
+    }
+
+    pub(crate) fn is_past_retention(&self) -> bool {
         match self.state {
             Where::Completed { expires_at, .. } | Where::Retryable { expires_at } => expires_at <= 0,
             Where::Pending { .. } | Where::Running { .. } | Where::Unknown => false,

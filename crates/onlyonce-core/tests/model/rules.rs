@@ -24,12 +24,16 @@ pub(crate) enum Fault {
     LapsedAlwaysReruns,
     /// Rules: keyed work is run again however long ago downstream first saw the key.
     KeyedRerunsForever,
+    /// Rules: the last rerun need not end before downstream forgets, only begin.
+    NoTimeForTheLastRerun,
     /// Rules: what a webhook said before the effect turned up is believed after.
     OldEvidenceBelieved,
     /// Rules: accepted work is claimed without asking whether downstream still remembers.
     ClaimTrustsMemory,
     /// Rules: accepted work is given up with 408 though an earlier attempt may have done it.
     GivenUpInDoubt,
+    /// Rules: what may have been done expires by age.
+    DoubtExpires,
     /// Rules: local work is treated as opaque.
     LocalTakenForOpaque,
     /// Engine: an attempt that does not know how it ended says that it is done.
@@ -44,9 +48,11 @@ pub(crate) enum Fault {
     NodeClockAhead,
     /// Engine: a probe's answer is judged by the time of the write, not by the time before the question.
     AnswerJudgedWhenWritten,
+    /// Engine: an attempt counts its deadline from the write of its reservation, and that comes long after the look.
+    DeadlineFromWrite,
     /// World: "local" effects are committed beside the completion, not with it.
     LocalEffectOutside,
-    /// World: downstream remembers a key for the downstream retention, but not while the last rerun is under way.
+    /// World: downstream forgets a key before the downstream retention is over.
     DownstreamForgetsEarly,
     /// World: an effect turns up after the horizon.
     EffectPastHorizon,
@@ -156,6 +162,10 @@ impl Rules {
     }
 
     fn seen(&self, row: &Row, now: Ticks) -> Seen {
+        if self.has(Fault::DoubtExpires) && row.is_in_doubt() && row.is_past_retention() {
+            let settled = Row { relies_on_memory: false, ..row.clone() };
+            return settled.seen(self.terms(), now);
+        }
         row.seen(self.terms(), now)
     }
 
@@ -169,6 +179,9 @@ impl Rules {
         }
         if self.has(Fault::KeyedRerunsForever) {
             terms.downstream_retention = span(Ticks::MAX);
+        }
+        if self.has(Fault::NoTimeForTheLastRerun) {
+            terms.downstream_retention += span(self.spans.settled_after());
         }
         terms
     }

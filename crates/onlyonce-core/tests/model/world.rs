@@ -44,7 +44,7 @@ pub(crate) struct World {
 pub(crate) struct Attempt {
     pub use_of_key: u8,
     pub token: u8,
-    /// Ticks since its reservation.
+    /// Ticks since the look its reservation was decided on: it counts its deadline from before it asked.
     pub age: Ticks,
     pub step: Step,
     /// Its request is under way to downstream and may still take effect.
@@ -146,10 +146,14 @@ pub(crate) enum Met {
     GivenUp,
     LostSwap,
     EffectAfterGivenUp,
+    /// Work that may have been done ran again after the retention.
+    OldDoubtRan,
+    /// Or became unknown then.
+    OldDoubtUnknown,
 }
 
 impl Met {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::LateTruth,
         Self::Superseded,
         Self::VerdictHappened,
@@ -162,6 +166,8 @@ impl Met {
         Self::GivenUp,
         Self::LostSwap,
         Self::EffectAfterGivenUp,
+        Self::OldDoubtRan,
+        Self::OldDoubtUnknown,
     ];
 }
 
@@ -193,20 +199,20 @@ impl Universe {
         self.rules.effects == Effects::Local && !self.rules.has(Fault::LocalEffectOutside)
     }
 
-    /// How long after its reservation an attempt's request can take effect.
+    /// How long after it looked an attempt's request can take effect.
     fn acts_until(&self) -> Ticks {
         self.spans().settled_after() + if self.rules.has(Fault::EffectPastHorizon) { 1 } else { 0 }
     }
 
-    /// How long downstream remembers: for the downstream retention, as it promised. And, as a rerun may be decided at
-    /// the very end of that, for as long again as its reservation and its request can take: to the tick, no longer.
+    /// How long downstream remembers: as it promised, to the tick, from when it first saw the key. The last rerun is
+    /// decided a tick before its time is over, so a downstream that breaks its word is early by more than that.
     fn remembers_for(&self) -> Ticks {
-        let spans = self.spans();
-        if self.rules.has(Fault::DownstreamForgetsEarly) {
-            return spans.downstream_retention;
-        }
-        let (decided, written) = (spans.downstream_retention - 1, VIEW_AGE_MAX);
-        decided + written + spans.settled_after()
+        self.spans().downstream_retention - if self.rules.has(Fault::DownstreamForgetsEarly) { 2 } else { 0 }
+    }
+
+    /// How old a client's view may be when it writes.
+    fn view_age_max(&self) -> Ticks {
+        VIEW_AGE_MAX + if self.rules.has(Fault::DeadlineFromWrite) { 1 } else { 0 }
     }
 
     fn has_webhooks(&self) -> bool {
@@ -353,14 +359,14 @@ impl Universe {
             attempt.in_flight &= attempt.age < self.acts_until();
         }
         world.memory = (world.memory - 1).max(0);
-        world.slow.age(spans);
+        world.slow.age(spans, self.view_age_max());
     }
 
     /// A client decides on what it sees and writes that.
     fn request(&self, world: &mut World, seen: Option<&Row>, now: Ticks, admission: Admission) -> Option<()> {
         let number = self.mint(world);
         match self.rules.decide(seen, now, number, admission) {
-            Decision::Begin(draft) => self.begin(world, draft, number),
+            Decision::Begin(draft) => self.begin(world, draft, number, now),
             Decision::Settle(draft) => {
                 self.write(world, Writer::Settle, draft);
                 Some(())
@@ -381,7 +387,7 @@ impl Universe {
         u8::try_from(number + 1).expect("tokens are few")
     }
 
-    fn begin(&self, world: &mut World, draft: Draft, number: u8) -> Option<()> {
+    fn begin(&self, world: &mut World, draft: Draft, number: u8, looked_at: Ticks) -> Option<()> {
         if world.attempts.len() == TOKENS_MAX {
             return None;
         }
@@ -396,7 +402,8 @@ impl Universe {
             self.meet(Met::KeyUsedAnew);
         }
         let use_of_key = row.use_of_key;
-        world.attempts.push(Attempt { use_of_key, token: number, age: 0, step, in_flight: false });
+        let age = if self.rules.has(Fault::DeadlineFromWrite) { 0 } else { -looked_at };
+        world.attempts.push(Attempt { use_of_key, token: number, age, step, in_flight: false });
         Some(())
     }
 
@@ -418,7 +425,7 @@ impl Universe {
     fn claim(&self, world: &mut World) -> Option<()> {
         let number = self.mint(world);
         let draft = self.rules.claim(world.row.as_ref()?, number)?;
-        self.begin(world, draft, number)
+        self.begin(world, draft, number, 0)
     }
 
     fn renew(&self, world: &mut World, index: usize) -> Option<()> {
@@ -549,6 +556,13 @@ impl Universe {
     }
 
     fn note(&self, was: Option<&Row>, row: &Row, writer: Writer) {
+        if was.is_some_and(|was| was.is_in_doubt() && was.is_past_retention()) {
+            match row.state {
+                Where::Running { .. } => self.meet(Met::OldDoubtRan),
+                Where::Unknown => self.meet(Met::OldDoubtUnknown),
+                Where::Pending { .. } | Where::Completed { .. } | Where::Retryable { .. } => {}
+            }
+        }
         match (was.map(|was| was.state), row.state, writer) {
             (Some(Where::Unknown), Where::Completed { .. }, Writer::Verdict) => {
                 self.meet(Met::VerdictHappened);
@@ -650,11 +664,11 @@ impl Attempt {
 }
 
 impl Slow {
-    fn age(&mut self, spans: Spans) {
+    fn age(&mut self, spans: Spans, view_age_max: Ticks) {
         match self {
             Self::Nobody => {}
             Self::Client { looked_at, .. } | Self::Reconciler { looked_at, .. }
-                if *looked_at == -VIEW_AGE_MAX =>
+                if *looked_at == -view_age_max =>
             {
                 *self = Self::Nobody;
             }
