@@ -73,6 +73,19 @@ pub(crate) enum Finished {
     NotWritten,
 }
 
+/// What the store showed, and when this node asked it.
+struct Look {
+    seen: Option<Seen>,
+    asked_at: Instant,
+}
+
+impl Look {
+    /// Nobody has looked yet: the insert itself will.
+    fn none() -> Self {
+        Self { seen: None, asked_at: Instant::now() }
+    }
+}
+
 impl Engine {
     /// An engine on `store`.
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
@@ -130,7 +143,7 @@ impl Engine {
         if let Some(record) = self.cache.find(&id) {
             return Ok(answered_from(&record, request));
         }
-        match self.reserve(id, request, None, Some(pilot)).await {
+        match self.reserve(id, request, Look::none(), Some(pilot)).await {
             Err((error, Some(pilot))) => {
                 pilot.failed(store_unavailable());
                 Err(error)
@@ -154,7 +167,7 @@ impl Engine {
         if let Some(seen) = &seen {
             self.cache.keep(id, seen, asked_at);
         }
-        self.reserve(id, request, seen, pilot).await.map_err(|(error, _)| error)
+        self.reserve(id, request, Look { seen, asked_at }, pilot).await.map_err(|(error, _)| error)
     }
 
     /// Decides on what is seen and writes, until one or the other is final. The pilot comes back with an error.
@@ -162,31 +175,33 @@ impl Engine {
         self: &Arc<Self>,
         id: Id,
         request: &Request<'_>,
-        mut seen: Option<Seen>,
+        mut look: Look,
         mut pilot: Option<Pilot>,
     ) -> Result<Begun, (Error, Option<Pilot>)> {
         for _ in 0..SWAPS_MAX {
-            let expected = seen.as_ref().map(|seen| seen.revision);
-            let (draft, begins) = match machine::decide(seen.as_ref(), request) {
+            let expected = look.seen.as_ref().map(|seen| seen.revision);
+            let (draft, begins) = match machine::decide(look.seen.as_ref(), request) {
                 Decision::Begin(draft) => (draft, true),
                 Decision::Settle(draft) => (draft, false),
                 Decision::Replay => {
-                    let record = seen.expect("a replay is decided on a record that was seen").record;
-                    return Ok(Begun::Replay(record));
+                    let seen = look.seen.expect("a replay is decided on a record that was seen");
+                    return Ok(Begun::Replay(seen.record));
                 }
                 Decision::Refuse(refusal) => return Ok(Begun::Refuse(refusal, expected)),
             };
             let asked_at = Instant::now();
             match self.swap(id, expected, draft, request.policy.store_timeout).await {
-                Ok(Swapped::Applied(now)) if begins => {
-                    return Ok(Begun::Run(Lease::new(id, now, asked_at, pilot)));
+                Ok(Swapped::Applied(seen)) if begins => {
+                    // The attempt's time counts from the look it was decided on: what that look allowed, such as one
+                    // more try while downstream remembers, must still hold when the attempt ends.
+                    return Ok(Begun::Run(Lease::new(id, seen, look.asked_at, pilot)));
                 }
-                Ok(Swapped::Applied(now)) => seen = Some(now),
-                Ok(Swapped::Lost(now)) => {
-                    if let Some(now) = &now {
-                        self.cache.keep(id, now, asked_at);
+                Ok(Swapped::Applied(seen)) => look = Look { seen: Some(seen), asked_at },
+                Ok(Swapped::Lost(seen)) => {
+                    if let Some(seen) = &seen {
+                        self.cache.keep(id, seen, asked_at);
                     }
-                    seen = now;
+                    look = Look { seen, asked_at };
                 }
                 Err(error) => {
                     if begins {
