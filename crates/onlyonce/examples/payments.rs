@@ -22,7 +22,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use onlyonce::store::memory::Memory;
-use onlyonce::{Attempt, Caller, Effects, Engine, Faults, Onlyonce, Policy};
+use onlyonce::worker::{Background, Workers};
+use onlyonce::{Attempt, Caller, Effects, Faults, Onlyonce, Policy};
 use serde_json::{Value, json};
 
 #[tokio::main]
@@ -32,9 +33,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     println!("payments on http://{}; Ctrl-C stops", listener.local_addr()?);
 
-    let reaping = tokio::spawn(reap(onlyonce.engine().clone()));
+    let workers = Workers::start(onlyonce.engine(), &Background::default());
     axum::serve(listener, app).with_graceful_shutdown(async { drop(tokio::signal::ctrl_c().await) }).await?;
-    reaping.abort();
+    drop(workers);
     // Nobody is connected any more, but work may go on for clients that hung up.
     onlyonce.engine().idle().await;
     Ok(())
@@ -110,17 +111,6 @@ async fn refund(attempt: Attempt, Json(order): Json<Value>) -> Response {
 /// `POST /notes`: protected where the client sends a key, an ordinary write where it does not.
 async fn note(attempt: Option<Attempt>) -> &'static str {
     if attempt.is_some() { "noted, safe to retry\n" } else { "noted\n" }
-}
-
-/// Deletes expired records. No worker of the library does so yet.
-async fn reap(engine: Arc<Engine>) {
-    const BATCH: usize = 200;
-    loop {
-        tokio::time::sleep(Duration::from_secs(30)).await;
-        while engine.store().reap(BATCH).await.is_ok_and(|reaped| reaped == BATCH) {
-            tokio::task::yield_now().await;
-        }
-    }
 }
 
 /// A bank that remembers the keys it is given.

@@ -84,10 +84,9 @@
 //!
 //! * [The memory store](store::memory) is the only one in this release. It forgets at restart, and two processes do not
 //!   share it: a retry after a restart, or to another node, runs again.
-//! * Nothing sweeps or deletes in the background yet. Expired records stay in memory until somebody calls
-//!   [`Store::reap`](store::Store::reap), and a record that is unknown stays so: no verdict can be given yet.
-//! * Add the layer outside `Router::nest`. Inside, it does not see the prefix: `/a/items` and `/b/items` look like one
-//!   path to it, and a key used on one would be answered from the other.
+//! * Start the [workers](worker): they settle what a dead node left running and delete what has expired. A record that
+//!   is unknown stays so: no verdict can be given yet.
+//! * Add the layer outside `Router::nest`. Inside, it does not see questions about a key.
 //! * A credential that is refreshed is another caller to the default scope. Use [`Onlyonce::with_caller`] with an
 //!   account's id where clients change tokens between retries.
 //! * A middleware that authenticates belongs outside the layer, one that changes answers for all clients (compression,
