@@ -1,1 +1,59 @@
-fn main() {}
+//! The project's own commands. `cargo xtask test` is all a change needs to pass; `cargo xtask --help` lists the rest.
+
+mod bench;
+mod ci;
+mod repository;
+mod requirements;
+mod steps;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Tidy, format, lints, every test, documentation and examples; with a filter, only the tests it names
+    Test(test::Arguments),
+    /// What `test` does, and the dependency audit
+    Ci,
+    /// The rules no compiler knows: layering, words, licences, links, generated pages
+    Tidy,
+    /// Write docs/requirements.md anew: every promise with the tests that prove it
+    Requirements,
+    /// Measure the layer beside its baseline, and write docs/performance.md
+    Bench(bench::Arguments),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Test(arguments) => test::run(&arguments),
+        Command::Ci => ci::run(),
+        Command::Tidy => tidy::run(),
+        Command::Requirements => requirements::run(),
+        Command::Bench(arguments) => bench::run(&arguments),
+    };
+    match done {
+        Ok(Verdict::Yes) => ExitCode::SUCCESS,
+        Ok(Verdict::No) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What a command found: a `No` has been explained where it was found, an error is something it could not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Yes,
+    No,
+}

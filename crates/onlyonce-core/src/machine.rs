@@ -18,8 +18,18 @@
 //! | effects | lost attempt |
 //! |---|---|
 //! | local | retryable: its transaction was rolled back, or its completion stands |
-//! | keyed | retryable while downstream surely remembers the key, then unknown |
+//! | keyed | retryable while a rerun would end before downstream may forget the key, then unknown |
 //! | queryable, opaque | unknown |
+//!
+//! Only what is settled expires; doubt does not, however old:
+//!
+//! | state | past its retention |
+//! |---|---|
+//! | completed | expired: deleted, or its key used anew |
+//! | retryable, nothing was done | expired, likewise |
+//! | retryable, relies on downstream's memory | as before: runs again while downstream remembers, then unknown |
+//! | pending | completed with 408; where it relies on downstream's memory, retryable or unknown |
+//! | running, unknown | as before |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +41,7 @@ use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::policy::{OnExpired, Policy};
 use crate::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, Token,
+    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, Terms, Token,
     Verdict,
 };
 use crate::refusal::Refusal;
@@ -126,11 +136,11 @@ pub fn decide(seen: Option<&Seen>, request: &Request<'_>) -> Decision {
         State::Running { .. } if !has_lapsed(record, now) => Decision::Refuse(in_progress(record, now)),
         State::Running { .. } => match lost(record, now) {
             Lost::Rerun => Decision::Begin(again(record, request.token, request.admission)),
-            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason, now)),
+            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason)),
         },
         State::Retryable { .. } => match rerun(record, now) {
             Lost::Rerun => Decision::Begin(again(record, request.token, request.admission)),
-            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason, now)),
+            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason)),
         },
         State::Unknown { .. } => Decision::Refuse(outcome_unknown(record, now)),
     }
@@ -246,19 +256,19 @@ pub fn sweep(seen: &Seen) -> Option<Draft> {
         State::Running { .. } if has_lapsed(record, now) => {
             Some(lose(record, lapse_reason(record, now), now))
         }
-        State::Pending { expires_at } if now >= *expires_at => {
-            Some(complete(record, Some(given_up()), Source::Sweeper, None))
-        }
-        // Keyed work that may have run must not be sent again once downstream may have forgotten it.
-        State::Retryable { .. } if !has_expired(record, now) => match rerun(record, now) {
-            Lost::Rerun => None,
-            Lost::Doubt(reason) => Some(unknown(record, reason, now)),
+        State::Pending { expires_at } => match rerun(record, now) {
+            Lost::Doubt(reason) => Some(unknown(record, reason)),
+            Lost::Rerun if now < *expires_at => None,
+            // An attempt before it may have reached downstream: a 408 would be a guess.
+            Lost::Rerun if record.relies_on_memory => Some(retryable(record, None, None)),
+            Lost::Rerun => Some(complete(record, Some(given_up()), Source::Sweeper, None)),
         },
-        State::Pending { .. }
-        | State::Running { .. }
-        | State::Completed { .. }
-        | State::Retryable { .. }
-        | State::Unknown { .. } => None,
+        // Keyed work that may have run must not be sent again once downstream may have forgotten it.
+        State::Retryable { .. } => match rerun(record, now) {
+            Lost::Rerun => None,
+            Lost::Doubt(reason) => Some(unknown(record, reason)),
+        },
+        State::Running { .. } | State::Completed { .. } | State::Unknown { .. } => None,
     }
 }
 
@@ -354,12 +364,13 @@ fn with_evidence(record: &Record, ruling: &Ruling) -> Draft {
     draft
 }
 
-/// Accepted work begins its attempt; none where it is no longer pending.
+/// Accepted work begins its attempt; none where it is no longer pending, or may no longer run.
 pub fn claim(seen: &Seen, token: Token) -> Option<Draft> {
     match &seen.record.state {
-        State::Pending { expires_at } if seen.now < *expires_at => {
-            Some(again(&seen.record, token, Admission::Run))
-        }
+        State::Pending { expires_at } if seen.now < *expires_at => match rerun(&seen.record, seen.now) {
+            Lost::Rerun => Some(again(&seen.record, token, Admission::Run)),
+            Lost::Doubt(_) => None,
+        },
         State::Pending { .. }
         | State::Running { .. }
         | State::Completed { .. }
@@ -374,6 +385,7 @@ pub fn commit_phase(seen: &Seen, token: Token, phase: &Arc<str>) -> Option<Draft
     draft.progress = Progress { recovery_point: Some(phase.clone()), calling: None, found: None };
     // The call of this phase, made again or not, has its result on record now.
     draft.relies_on_memory = false;
+    draft.evidence = None;
     Some(draft)
 }
 
@@ -381,6 +393,8 @@ pub fn commit_phase(seen: &Seen, token: Token, phase: &Arc<str>) -> Option<Draft
 pub fn call(seen: &Seen, token: Token, calling: Calling) -> Option<Draft> {
     let mut draft = own_running(seen, token)?;
     draft.progress.calling = Some(calling);
+    // What was heard before this call is not about it.
+    draft.evidence = None;
     Some(draft)
 }
 
@@ -407,19 +421,18 @@ pub fn forget(seen: &Seen, token: Token, force: Force) -> Option<Draft> {
 
 /// When a record wants attention next.
 pub fn due(draft: &Draft) -> Due {
+    let forgets_at = draft.created_at.plus(reruns_for(&draft.terms));
     match &draft.state {
-        State::Pending { expires_at } | State::Completed { expires_at, .. } => {
-            Due::default().or_at(*expires_at)
-        }
+        State::Completed { expires_at, .. } => Due::default().or_at(*expires_at),
         State::Running { lapses_at } => {
             Due::default().or_at(*lapses_at).or_at(draft.began_at.plus(draft.terms.deadline))
         }
-        State::Retryable { expires_at, .. } => {
-            let due = Due::default().or_at(*expires_at);
-            match draft.relies_on_memory {
-                true => due.or_at(draft.created_at.plus(draft.terms.downstream_retention)),
-                false => due,
-            }
+        State::Pending { expires_at } if draft.relies_on_memory => {
+            Due::default().or_at(*expires_at).or_at(forgets_at)
+        }
+        State::Retryable { .. } if draft.relies_on_memory => Due::default().or_at(forgets_at),
+        State::Pending { expires_at } | State::Retryable { expires_at, .. } => {
+            Due::default().or_at(*expires_at)
         }
         State::Unknown { ask_at, .. } => {
             ask_at.map_or_else(Due::default, |ask_at| Due::default().or_at(ask_at))
@@ -427,7 +440,8 @@ pub fn due(draft: &Draft) -> Due {
     }
 }
 
-/// Whether the row may be deleted: finished and expired. A running, pending or unknown one never is, by age alone.
+/// Whether the row may be deleted: settled and expired. A running, pending or unknown one never is, by age alone, nor
+/// is a retryable one whose work may have been done.
 pub fn may_reap(record: &Record, now: Timestamp) -> bool {
     has_expired(record, now)
 }
@@ -471,6 +485,7 @@ pub fn standing(seen: Option<&Seen>, policy: &Policy) -> Standing {
     }
     match &record.state {
         State::Pending { .. } | State::Running { .. } => Standing::InProgress(progress_pause(record, now)),
+        State::Retryable { .. } if record.relies_on_memory => Standing::Ended(None),
         State::Completed { expires_at, .. } | State::Retryable { expires_at, .. } => {
             Standing::Ended(Some(*expires_at))
         }
@@ -499,14 +514,15 @@ enum Lost {
 /// A running record whose attempt is gone.
 fn lost(record: &Record, now: Timestamp) -> Lost {
     match record.effects() {
-        Effects::Local => Lost::Rerun,
+        // A keyed call of an earlier attempt may still be open.
+        Effects::Local => rerun(record, now),
         Effects::Keyed if remembers(record, now) => Lost::Rerun,
         Effects::Keyed => Lost::Doubt(Reason::DownstreamForgot),
         Effects::Queryable | Effects::Opaque => Lost::Doubt(lapse_reason(record, now)),
     }
 }
 
-/// A retryable record: it runs again, unless that would need a memory downstream may no longer have.
+/// A retryable or pending record: it runs again, unless that would need a memory downstream may no longer have.
 fn rerun(record: &Record, now: Timestamp) -> Lost {
     if record.relies_on_memory && !remembers(record, now) {
         Lost::Doubt(Reason::DownstreamForgot)
@@ -520,8 +536,23 @@ fn was_lost_while_keyed(record: &Record) -> bool {
     matches!(record.state, State::Running { .. }) && record.effects() == Effects::Keyed
 }
 
+/// Whether downstream surely still knows the key when a rerun that is decided now acts for the last time.
 fn remembers(record: &Record, now: Timestamp) -> bool {
-    now < record.created_at.plus(record.terms.downstream_retention)
+    now < record.created_at.plus(reruns_for(&record.terms))
+}
+
+/// For how long after its first reservation keyed work may be run again.
+///
+/// Downstream counts its memory from when it first saw the key, which is not before that reservation. The last rerun
+/// must fit into it whole: an attempt acts downstream for up to its deadline and the horizon. That margin is taken off
+/// here, so `downstream_retention` is what downstream promises.
+///
+/// The margin counts from the look that was decided on; a record's deadline counts from the write of the reservation,
+/// up to `store_timeout` later. The margin does not cover that time: whoever runs the attempt must. The layer counts
+/// the attempt's deadline from before it asked for the swap, so that a slow write shortens the attempt and does not
+/// prolong it, and sends nothing once half the lease is used. What it does not count is the look's own way back.
+fn reruns_for(terms: &Terms) -> Duration {
+    terms.downstream_retention.saturating_sub(terms.deadline).saturating_sub(terms.horizon)
 }
 
 /// A running record whose attempt is gone or does not know: retryable or unknown, by its effects.
@@ -532,8 +563,8 @@ fn lose(record: &Record, reason: Reason, now: Timestamp) -> Draft {
             draft.relies_on_memory |= was_lost_while_keyed(record);
             draft
         }
-        Lost::Doubt(Reason::DownstreamForgot) => unknown(record, Reason::DownstreamForgot, now),
-        Lost::Doubt(_) => unknown(record, reason, now),
+        Lost::Doubt(Reason::DownstreamForgot) => unknown(record, Reason::DownstreamForgot),
+        Lost::Doubt(_) => unknown(record, reason),
     }
 }
 
@@ -560,7 +591,7 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
 }
 
 /// Nobody knows; unless a verdict that came while the attempt ran already settles it.
-fn unknown(record: &Record, reason: Reason, now: Timestamp) -> Draft {
+fn unknown(record: &Record, reason: Reason) -> Draft {
     let mut draft = record.draft();
     draft.state = State::Unknown {
         reason,
@@ -572,11 +603,9 @@ fn unknown(record: &Record, reason: Reason, now: Timestamp) -> Draft {
     let Some(Evidence { verdict, by }) = record.evidence.clone() else { return draft };
     match verdict {
         Verdict::Happened(response) => happened(record, response, by),
-        Verdict::DidNotHappen { never_will } => {
-            let believed_at = record.deadline_at().plus(record.terms.horizon);
-            if never_will || now >= believed_at { did_not_happen(record) } else { draft }
-        }
-        Verdict::StillUnknown => draft,
+        Verdict::DidNotHappen { never_will: true } => did_not_happen(record),
+        // It came while the attempt lived: whatever the time now, the effect may have turned up since.
+        Verdict::DidNotHappen { never_will: false } | Verdict::StillUnknown => draft,
     }
 }
 
@@ -599,7 +628,7 @@ fn ask_at(record: &Record, at: When, now: Timestamp) -> Draft {
     let mut draft = match &record.state {
         State::Unknown { .. } => record.draft(),
         State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Retryable { .. } => {
-            unknown(record, lapse_reason(record, now), now)
+            lose(record, lapse_reason(record, now), now)
         }
     };
     if let State::Unknown { ask_at, asked, .. } = &mut draft.state {
@@ -632,8 +661,11 @@ fn lapse_reason(record: &Record, now: Timestamp) -> Reason {
     if now >= record.deadline_at() { Reason::Deadline } else { Reason::Lapsed }
 }
 
+/// Only what is settled expires. A retryable record whose work may have been done is in doubt, however old: gone, its
+/// key would be a new one, and the work be done twice.
 fn has_expired(record: &Record, now: Timestamp) -> bool {
     match &record.state {
+        State::Retryable { .. } if record.relies_on_memory => false,
         State::Completed { expires_at, .. } | State::Retryable { expires_at, .. } => now >= *expires_at,
         State::Pending { .. } | State::Running { .. } | State::Unknown { .. } => false,
     }

@@ -46,7 +46,7 @@ pub struct Policy {
     pub anonymous: Anonymous,
     /// What the work touches.
     pub effects: Effects,
-    /// Keyed effects: how long downstream surely remembers the key.
+    /// Keyed effects: how long downstream promises to remember the key. The last rerun ends within it.
     pub downstream_retention: Duration,
     /// How long a finished record is kept.
     pub retention: Duration,
@@ -270,6 +270,14 @@ impl Policy {
             let remedy = format!("is shorter than policy.lease {}; set at least that", span(self.lease));
             fault("policy.deadline", span(self.deadline), remedy);
         }
+        let rerun = self.deadline.saturating_add(self.horizon);
+        if self.effects == Effects::Keyed && self.downstream_retention <= rerun {
+            let remedy = format!(
+                "leaves no time for a rerun within policy.deadline plus policy.horizon ({}); raise it or set policy.effects to \"opaque\"",
+                span(rerun)
+            );
+            fault("policy.downstream_retention", span(self.downstream_retention), remedy);
+        }
         let is_renewable = self.lease >= LEASE_MIN;
         if self.store_timeout.is_zero() || (is_renewable && self.store_timeout.saturating_mul(2) > self.lease)
         {
@@ -401,5 +409,32 @@ mod tests {
             ]
         );
         assert!(faults.to_string().contains("\"59s\" is shorter than policy.lease 1m"), "{faults}");
+    }
+
+    /// U04: a rerun takes up to the deadline and the horizon, here 5 min 30 s.
+    #[test]
+    fn downstream_must_remember_longer_than_a_rerun_takes() {
+        let keyed = |seconds| Policy {
+            effects: Effects::Keyed,
+            downstream_retention: Duration::from_secs(seconds),
+            ..Policy::default()
+        };
+        assert_eq!(keyed(331).check(), Ok(()));
+        let faults = keyed(330).check().unwrap_err();
+        assert_eq!(
+            faults.to_string(),
+            r#"policy.downstream_retention: "330s" leaves no time for a rerun within policy.deadline plus policy.horizon (330s); raise it or set policy.effects to "opaque""#
+        );
+        for effects in [Effects::Local, Effects::Queryable, Effects::Opaque] {
+            assert_eq!(Policy { effects, ..keyed(330) }.check(), Ok(()), "{effects:?} relies on no memory");
+        }
+    }
+
+    #[test]
+    fn spans_that_add_up_past_the_end_of_time_are_faults_and_no_panic() {
+        let policy = Policy { effects: Effects::Keyed, deadline: Duration::MAX, ..Policy::default() };
+        let faults = policy.check().unwrap_err();
+        let paths: Vec<_> = faults.0.iter().map(|fault| fault.path).collect();
+        assert_eq!(paths, ["policy.downstream_retention", "policy.deadline"]);
     }
 }

@@ -235,8 +235,8 @@ pub enum Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(pub [u8; 16]);
 
-/// Changes with every write of a record, and never comes back: minted at random for each write, so that a write
-/// whose answer was lost can be recognised afterwards.
+/// Changes with every write of a record, and never comes back: minted at random for each write, so that no old one fits
+/// a record that was deleted and made anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Revision(pub u64);
 

@@ -74,7 +74,11 @@ impl Clock for SystemClock {
         let wall = wall();
         let steady = self.steady();
         let offset = wall.saturating_sub(steady);
-        let held = self.offset.fetch_max(offset, Ordering::AcqRel).max(offset);
+        // Once it has settled the offset is only read: nobody waits for a cache line.
+        let held = match self.offset.load(Ordering::Acquire) {
+            held if held >= offset => held,
+            _ => self.offset.fetch_max(offset, Ordering::AcqRel).max(offset),
+        };
         Timestamp::from_micros(steady.saturating_add(held))
     }
 }

@@ -9,11 +9,15 @@
 //! 2. The engine's own clock stamps every write and accompanies every look ([`Seen::now`]); it never runs backwards.
 //! 3. [`Store::reap`] judges on the very row it deletes.
 //! 4. A failure is an [`Error`] of the right [`ErrorKind`], never a wrong answer. A swap whose answer was lost is
-//!    `Unavailable`; the caller looks, and recognises its own write by the revision it minted.
+//!    `Unavailable`; the caller looks, and recognises its own attempt by its token.
 //!
 //! The suite in `conformance` (behind the feature of that name) holds an engine to all of it.
 
+pub mod batch;
 pub mod clock;
+pub mod codec;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 pub mod memory;
 pub mod outbox;
@@ -54,7 +58,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 pub struct Change {
     /// The revision it must still have; none where it must not exist.
     pub expected: Option<Revision>,
-    /// The revision it has afterwards: minted at random by the caller, who recognises its own write by it.
+    /// The revision it has afterwards: minted at random by the caller, so that none ever comes back, also not after
+    /// the record was deleted and its key used again.
     pub revision: Revision,
     /// What it becomes.
     pub next: Draft,

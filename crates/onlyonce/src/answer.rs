@@ -30,8 +30,10 @@ pub(crate) fn finished<R>(own: Response<Body<R>>, finished: &Finished, policy: &
             let expires_at = machine::stored(&seen.record).map(|(_, expires_at)| expires_at);
             self::own(own, expires_at)
         }
-        // Its own transaction, or a verdict, completed it: what is stored is what every retry will get.
+        // Its own transaction, or a verdict, completed it, or its write was found done: what is stored is what every
+        // retry will get. Where that is this very answer, the first client gets all of it, cookies included.
         Finished::Already(seen) => match machine::stored(&seen.record) {
+            Some((stored, expires_at)) if is_same(&own, stored) => self::own(own, Some(expires_at)),
             Some((stored, expires_at)) => repeated(stored, expires_at),
             None => self::own(own, None),
         },
@@ -50,6 +52,10 @@ pub(crate) fn own<R>(mut response: Response<Body<R>>, expires_at: Option<Timesta
         None => response.headers_mut().insert(STORED, HeaderValue::from_static("false")),
     };
     response
+}
+
+fn is_same<R>(own: &Response<Body<R>>, stored: &record::Response) -> bool {
+    own.status().as_u16() == stored.status && own.body().held() == Some(&stored.body[..])
 }
 
 fn repeated<R>(stored: &record::Response, expires_at: Timestamp) -> Response<Body<R>> {

@@ -116,18 +116,26 @@ mod extract {
 
     use super::Attempt;
     use crate::problem;
+    use crate::service::Keyless;
 
     /// A handler that takes an attempt needs a key: a request without one is refused as on a route that requires it.
     impl<S: Sync> FromRequestParts<S> for Attempt {
         type Rejection = Response;
 
         async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Response> {
-            parts.extensions.get::<Self>().cloned().ok_or_else(|| {
-                let policy = Policy::default();
-                let refusal = Refusal::KeyMissing { header: policy.header.clone() };
-                problem::answer(&refusal, &policy.dialect, None).map(axum::body::Body::from)
-            })
+            match parts.extensions.get::<Self>() {
+                Some(attempt) => Ok(attempt.clone()),
+                None => Err(key_missing(parts)),
+            }
         }
+    }
+
+    /// In the words of the route, where the layer has seen the request.
+    fn key_missing(parts: &Parts) -> Response {
+        let default = Policy::default();
+        let policy = parts.extensions.get::<Keyless>().map_or(&default, |keyless| &keyless.0.policy);
+        let refusal = Refusal::KeyMissing { header: policy.header.clone() };
+        problem::answer(&refusal, &policy.dialect, None).map(axum::body::Body::from)
     }
 
     impl<S: Sync> OptionalFromRequestParts<S> for Attempt {

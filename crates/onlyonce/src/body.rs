@@ -30,6 +30,14 @@ impl<B> Body<B> {
         Self(Inner::Rest { read: VecDeque::new(), rest: body })
     }
 
+    /// The bytes, where they are held whole.
+    pub(crate) fn held(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Inner::Whole(bytes) => Some(bytes.as_deref().unwrap_or_default()),
+            Inner::Rest { .. } => None,
+        }
+    }
+
     fn behind(read: VecDeque<Frame<Bytes>>, rest: B) -> Self {
         Self(Inner::Rest { read, rest })
     }

@@ -11,9 +11,12 @@
 //!  finish ─ loop { finish ─ swap }, while the token is its own
 //! ```
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::poll;
 use onlyonce_core::machine::{self, Decision, Finish, Renewal, Request};
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
@@ -68,6 +71,19 @@ pub(crate) enum Finished {
     Superseded(Option<Seen>),
     /// The store did not answer; the write is tried on in the background.
     NotWritten,
+}
+
+/// What the store showed, and when this node asked it.
+struct Look {
+    seen: Option<Seen>,
+    asked_at: Instant,
+}
+
+impl Look {
+    /// Nobody has looked yet: the insert itself will.
+    fn none() -> Self {
+        Self { seen: None, asked_at: Instant::now() }
+    }
 }
 
 impl Engine {
@@ -127,7 +143,7 @@ impl Engine {
         if let Some(record) = self.cache.find(&id) {
             return Ok(answered_from(&record, request));
         }
-        match self.reserve(id, request, None, Some(pilot)).await {
+        match self.reserve(id, request, Look::none(), Some(pilot)).await {
             Err((error, Some(pilot))) => {
                 pilot.failed(store_unavailable());
                 Err(error)
@@ -151,7 +167,7 @@ impl Engine {
         if let Some(seen) = &seen {
             self.cache.keep(id, seen, asked_at);
         }
-        self.reserve(id, request, seen, pilot).await.map_err(|(error, _)| error)
+        self.reserve(id, request, Look { seen, asked_at }, pilot).await.map_err(|(error, _)| error)
     }
 
     /// Decides on what is seen and writes, until one or the other is final. The pilot comes back with an error.
@@ -159,31 +175,33 @@ impl Engine {
         self: &Arc<Self>,
         id: Id,
         request: &Request<'_>,
-        mut seen: Option<Seen>,
+        mut look: Look,
         mut pilot: Option<Pilot>,
     ) -> Result<Begun, (Error, Option<Pilot>)> {
         for _ in 0..SWAPS_MAX {
-            let expected = seen.as_ref().map(|seen| seen.revision);
-            let (draft, begins) = match machine::decide(seen.as_ref(), request) {
+            let expected = look.seen.as_ref().map(|seen| seen.revision);
+            let (draft, begins) = match machine::decide(look.seen.as_ref(), request) {
                 Decision::Begin(draft) => (draft, true),
                 Decision::Settle(draft) => (draft, false),
                 Decision::Replay => {
-                    let record = seen.expect("a replay is decided on a record that was seen").record;
-                    return Ok(Begun::Replay(record));
+                    let seen = look.seen.expect("a replay is decided on a record that was seen");
+                    return Ok(Begun::Replay(seen.record));
                 }
                 Decision::Refuse(refusal) => return Ok(Begun::Refuse(refusal, expected)),
             };
             let asked_at = Instant::now();
             match self.swap(id, expected, draft, request.policy.store_timeout).await {
-                Ok(Swapped::Applied(now)) if begins => {
-                    return Ok(Begun::Run(Lease::new(id, now, asked_at, pilot)));
+                Ok(Swapped::Applied(seen)) if begins => {
+                    // The attempt's time counts from the look it was decided on: what that look allowed, such as one
+                    // more try while downstream remembers, must still hold when the attempt ends.
+                    return Ok(Begun::Run(Lease::new(id, seen, look.asked_at, pilot)));
                 }
-                Ok(Swapped::Applied(now)) => seen = Some(now),
-                Ok(Swapped::Lost(now)) => {
-                    if let Some(now) = &now {
-                        self.cache.keep(id, now, asked_at);
+                Ok(Swapped::Applied(seen)) => look = Look { seen: Some(seen), asked_at },
+                Ok(Swapped::Lost(seen)) => {
+                    if let Some(seen) = &seen {
+                        self.cache.keep(id, seen, asked_at);
                     }
-                    seen = now;
+                    look = Look { seen, asked_at };
                 }
                 Err(error) => {
                     if begins {
@@ -197,22 +215,23 @@ impl Engine {
     }
 
     /// A reservation whose answer was lost may still have been written, or be written yet. Nothing was sent, and only
-    /// this node knows it: so it looks for its own token, until no store call can still be under way, and makes it
-    /// retryable.
+    /// this node knows it: so it looks for its own token and makes it retryable. It gives up once the store has shown
+    /// for a whole lease that nothing is there, or has not answered before the deadline.
     fn give_back(self: &Arc<Self>, id: Id, token: Token, policy: &Policy) {
-        let (engine, policy_timeout) = (self.clone(), policy.store_timeout);
-        let until = Instant::now() + policy.lease;
+        let (engine, store_timeout) = (self.clone(), policy.store_timeout);
+        let (absent_after, over) = (Instant::now() + policy.lease, Instant::now() + policy.deadline);
         let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
         self.tasks.spawn(async move {
             let mut pause = PAUSE;
-            while Instant::now() < until {
-                let looked = engine.load(id, policy_timeout).await;
-                if let Ok(seen @ Some(_)) = looked {
-                    // Another's record, or our own that has been given back: either way nothing of ours is left open.
-                    let finished = engine.write_outcome(id, seen, token, &outcome, policy_timeout).await;
-                    if finished.is_ok() {
-                        return;
-                    }
+            while Instant::now() < over {
+                let given_back = match engine.load(id, store_timeout).await {
+                    Ok(None) => Instant::now() >= absent_after,
+                    // Another's record, or our own that has been given back: either way nothing of ours is open.
+                    Ok(seen) => engine.write_outcome(id, seen, token, &outcome, store_timeout).await.is_ok(),
+                    Err(_) => false,
+                };
+                if given_back {
+                    return;
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
@@ -250,7 +269,7 @@ impl Engine {
     ) -> Finished {
         let (id, token, until) = (lease.id, lease.token, lease.deadline);
         let tried = self.try_finish(id, Some(lease.seen()), token, &outcome, store_timeout);
-        if let Ok(finished) = timeout(store_timeout, tried).await {
+        if let Some(finished) = within(store_timeout, tried).await {
             return finished;
         }
         let engine = self.clone();
@@ -258,7 +277,7 @@ impl Engine {
             // Duplicates here find it in the air until the truth is written, or the lease decides.
             let _lease = lease;
             let tried = engine.try_finish(id, None, token, &outcome, store_timeout);
-            if timeout(until.saturating_duration_since(Instant::now()), tried).await.is_err() {
+            if within(until.saturating_duration_since(Instant::now()), tried).await.is_none() {
                 tracing::error!(record = %id, "the outcome could not be written before the deadline; it will be unknown");
             }
         });
@@ -287,7 +306,7 @@ impl Engine {
             match written {
                 Ok(finished) => return finished,
                 Err(error) => {
-                    tracing::warn!(record = %id, error = %chain(&error), "the outcome is not written yet")
+                    tracing::warn!(record = %id, error = %chain(&error), "the outcome is not written yet");
                 }
             }
             sleep(pause).await;
@@ -317,7 +336,10 @@ impl Engine {
             let expected = seen.as_ref().map(|seen| seen.revision);
             match self.swap(id, expected, draft, store_timeout).await? {
                 Swapped::Applied(now) => {
-                    self.cache.keep(id, &now, asked_at);
+                    // Most answers are never asked for again. Whoever waits for this one is about to.
+                    if self.flights.has_passengers(&id) {
+                        self.cache.keep(id, &now, asked_at);
+                    }
                     return Ok(Finished::Written(now));
                 }
                 Swapped::Lost(now) => seen = now,
@@ -331,7 +353,7 @@ impl Engine {
         self.guarded(store_timeout, self.store.load(id)).await
     }
 
-    async fn swap(
+    pub(crate) async fn swap(
         &self,
         id: Id,
         expected: Option<Revision>,
@@ -353,7 +375,7 @@ impl Engine {
                 format!("the store did not answer before; it is asked again in {} ms", wait.as_millis());
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        let answered = timeout(store_timeout, call).await.unwrap_or_else(|_| {
+        let answered = within(store_timeout, call).await.unwrap_or_else(|| {
             let message = format!("the store did not answer within {} ms", store_timeout.as_millis());
             Err(Error::new(ErrorKind::Unavailable, message))
         });
@@ -362,6 +384,16 @@ impl Engine {
             Ok(_) | Err(_) => self.breaker.succeeded(),
         }
         answered
+    }
+}
+
+/// What a future comes to within a span; none past it. What is ready at once, as an engine in this process is, costs
+/// no timer.
+async fn within<T>(span: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    match poll!(future.as_mut()) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => timeout(span, future).await.ok(),
     }
 }
 

@@ -21,9 +21,11 @@ use crate::cache::ById;
 /// Enough shards that two cores seldom meet at one.
 const SHARDS: usize = 64;
 
+type Shard = HashMap<Id, Arc<Flight>, ById>;
+
 #[derive(Debug)]
 pub(crate) struct Flights {
-    shards: Box<[Mutex<HashMap<Id, Arc<Flight>, ById>>]>,
+    shards: Box<[Mutex<Shard>]>,
 }
 
 /// One request under way on this node.
@@ -74,7 +76,12 @@ impl Flights {
         self.shard(id).get(id).cloned()
     }
 
-    fn shard(&self, id: &Id) -> MutexGuard<'_, HashMap<Id, Arc<Flight>, ById>> {
+    /// Whether anybody but its pilot and this table looks at what is in the air.
+    pub(crate) fn has_passengers(&self, id: &Id) -> bool {
+        self.shard(id).get(id).is_some_and(|flight| Arc::strong_count(flight) > 2)
+    }
+
+    fn shard(&self, id: &Id) -> MutexGuard<'_, Shard> {
         // The hash of the map takes the first bytes; the shard takes the last.
         lock(&self.shards[usize::from(id.0[31]) % SHARDS])
     }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, response};
+use http::{HeaderMap, Request, Response, Uri, response};
 use http_body::Body as HttpBody;
 use onlyonce_core::fingerprint::Subject;
 use onlyonce_core::key::Key;
@@ -109,10 +109,11 @@ impl Keyed {
     async fn way(&self, parts: &Parts, body: &Bytes) -> Way {
         let id = Id::of(&self.scope, &self.key);
         let policy = self.policy();
+        let uri = whole_uri(parts);
         let subject = Subject {
             method: parts.method.as_str(),
-            path: parts.uri.path(),
-            query: parts.uri.query(),
+            path: uri.path(),
+            query: uri.query(),
             headers: &parts.headers,
             body,
         };
@@ -293,6 +294,15 @@ impl Keyed {
     }
 }
 
+/// The URI as the client sent it: a router nested in another sees only the end of it.
+fn whole_uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &parts.uri
+}
+
 /// How the handler's work ended.
 enum Ended<R, E> {
     Answered { head: response::Parts, body: Read<R>, means: Meaning, said: Said },
@@ -305,10 +315,13 @@ fn both(attempt: Said, headers: Said) -> Said {
     Said { outcome: attempt.outcome.or(headers.outcome), keep_for: attempt.keep_for.or(headers.keep_for) }
 }
 
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+
 /// An event stream never ends, as far as anybody knows: it is not kept.
 fn is_stream(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    content_type.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
+    let content_type = headers.get(CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
+    let start = content_type.trim_ascii_start().get(..EVENT_STREAM.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
 /// How long a duplicate waits.

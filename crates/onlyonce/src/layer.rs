@@ -7,10 +7,9 @@ use http::request::Parts;
 use onlyonce_core::policy::{Fault, Faults, Policy};
 use onlyonce_core::scope::{Part, Scope, Source};
 use onlyonce_store::Store;
-use tower_layer::Layer;
 
 use crate::engine::Engine;
-use crate::service::OnlyonceService;
+use crate::service::Service;
 
 /// Makes the writes of a service safe to retry. See the [crate's documentation](crate) for the rules.
 ///
@@ -108,8 +107,8 @@ impl Onlyonce {
     }
 
     /// The layer.
-    pub fn layer(&self) -> OnlyonceLayer {
-        OnlyonceLayer { engine: self.engine.clone(), settings: self.settings.clone() }
+    pub fn layer(&self) -> Layer {
+        Layer { engine: self.engine.clone(), settings: self.settings.clone() }
     }
 
     /// The engine underneath; [`Engine::idle`] is what to wait for before the process ends.
@@ -180,15 +179,15 @@ impl fmt::Debug for Settings {
 
 /// See [`Onlyonce::layer`].
 #[derive(Clone, Debug)]
-pub struct OnlyonceLayer {
+pub struct Layer {
     engine: Arc<Engine>,
     settings: Arc<Settings>,
 }
 
-impl<S> Layer<S> for OnlyonceLayer {
-    type Service = OnlyonceService<S>;
+impl<S> tower_layer::Layer<S> for Layer {
+    type Service = Service<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        OnlyonceService::new(inner, self.engine.clone(), self.settings.clone())
+        Service::new(inner, self.engine.clone(), self.settings.clone())
     }
 }

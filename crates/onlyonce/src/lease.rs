@@ -42,7 +42,7 @@ const RENEW_AFTER: u32 = 2;
 const AGAIN_AFTER: u32 = 10;
 
 impl Lease {
-    /// The hold on a record that was just reserved; `asked_at` is when this node asked.
+    /// The hold on a record that was just reserved; `asked_at` is when this node asked for what it decided on.
     pub(crate) fn new(id: Id, seen: Seen, asked_at: Instant, pilot: Option<Pilot>) -> Self {
         if let Some(pilot) = &pilot {
             pilot.runs(seen.clone(), asked_at);

@@ -48,7 +48,7 @@ pub(crate) fn status_path(key: &Key) -> String {
     for byte in key.as_str().bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                path.push(char::from(byte))
+                path.push(char::from(byte));
             }
             other => path.push_str(&format!("%{other:02X}")),
         }

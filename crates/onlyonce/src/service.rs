@@ -15,7 +15,6 @@ use onlyonce_core::key::{Invalid, Key, Parsed};
 use onlyonce_core::policy::{Anonymous, Policy};
 use onlyonce_core::refusal::Refusal;
 use onlyonce_core::scope::Scope;
-use tower_service::Service;
 
 use crate::body::Body;
 use crate::engine::Engine;
@@ -25,15 +24,19 @@ use crate::layer::Settings;
 use crate::status::Question;
 use crate::{headers, keyed, problem, status};
 
-/// A service whose writes are safe to retry. Made by [`crate::OnlyonceLayer`].
+/// A service whose writes are safe to retry. Made by [`crate::Layer`].
 #[derive(Clone, Debug)]
-pub struct OnlyonceService<S> {
+pub struct Service<S> {
     inner: S,
     engine: Arc<Engine>,
     settings: Arc<Settings>,
 }
 
-impl<S> OnlyonceService<S> {
+/// A request that could have had a key and has none; how its route would say so.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyless(pub(crate) Arc<Settings>);
+
+impl<S> Service<S> {
     pub(crate) fn new(inner: S, engine: Arc<Engine>, settings: Arc<Settings>) -> Self {
         Self { inner, engine, settings }
     }
@@ -44,9 +47,9 @@ impl<S> OnlyonceService<S> {
     }
 }
 
-impl<S, B, R> Service<Request<B>> for OnlyonceService<S>
+impl<S, B, R> tower_service::Service<Request<B>> for Service<S>
 where
-    S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S: tower_service::Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send + 'static,
     B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
@@ -75,7 +78,11 @@ where
             Ok(None) if policy.required.contains(request.method()) => {
                 return self.refuse(&Refusal::KeyMissing { header: policy.header.clone() }, None);
             }
-            Ok(None) => return ResponseFuture::passing(self.inner.call(request.map(Body::passed))),
+            Ok(None) => {
+                // A handler that demands an attempt refuses in this route's own words.
+                request.extensions_mut().insert(Keyless(self.settings.clone()));
+                return ResponseFuture::passing(self.inner.call(request.map(Body::passed)));
+            }
             Err(invalid) => return self.refuse(&Refusal::KeyInvalid(invalid), None),
         };
         let (parts, body) = request.into_parts();
@@ -96,7 +103,7 @@ where
     }
 }
 
-impl<S> OnlyonceService<S> {
+impl<S> Service<S> {
     fn scope(&self, parts: &Parts, route: &str) -> Option<Scope> {
         let scope = self.settings.scope(parts, route);
         match self.settings.policy.anonymous {

@@ -75,6 +75,10 @@ impl Engine {
             return;
         }
         let changed = watch.changed.notified();
+        // It may have been told between joining and listening: then it is no longer in the table.
+        if !self.watches.is_current(&id, &watch) {
+            return;
+        }
         if begins {
             let engine = self.clone();
             self.tasks.spawn(async move { engine.look(id, refused_on).await });
@@ -110,6 +114,10 @@ impl Watches {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Id, Arc<Watch>, ById>> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_current(&self, id: &Id, watch: &Arc<Watch>) -> bool {
+        self.lock().get(id).is_some_and(|current| Arc::ptr_eq(current, watch))
     }
 
     /// Whether anybody but the table still holds it.

@@ -1,0 +1,75 @@
+-- What wrk sends: one payment, again and again, under keys that the workload chooses.
+--
+--   wrk … -s keys.lua URL -- WORKLOAD RUN BODY_FILE [HEADER …]
+--
+-- WORKLOAD  unique: every key is new · replay: KEYS_MAX keys over and over · mix: nine new, one replayed
+-- RUN       text that no other run on this server has used; new keys begin with it
+-- HEADER    `Name: value`; `%s` in the value becomes a session made from the key's number (axum-idempotent needs one)
+--
+-- The last line of output is the report, as JSON.
+
+local KEYS_MAX = 1000
+local SESSIONS_MAX = 1000
+
+local started = 0
+function setup(thread)
+  thread:set("thread_number", started)
+  started = started + 1
+end
+
+local workload, run, head, tail, has_session
+local replays = {}
+local sent = 0
+
+-- A request is glued together from what stands before and after its key: formatting each one anew would make wrk
+-- the bottleneck of a machine it shares with the server.
+local function request_for(key, number)
+  if has_session then
+    return head .. key .. string.format(tail, string.format("%020dAA", number % SESSIONS_MAX))
+  end
+  return head .. key .. tail
+end
+
+function init(arguments)
+  workload, run = arguments[1], arguments[2]
+  local file = assert(io.open(arguments[3], "r"))
+  local body = file:read("*a")
+  file:close()
+
+  local before, after = {}, {}
+  before[#before + 1] = "POST " .. wrk.path .. " HTTP/1.1"
+  before[#before + 1] = "Host: " .. wrk.host .. ":" .. wrk.port
+  before[#before + 1] = "Content-Type: application/json"
+  before[#before + 1] = "Content-Length: " .. #body
+  before[#before + 1] = "Idempotency-Key: "
+  for index = 4, #arguments do
+    after[#after + 1] = arguments[index] .. "\r\n"
+    has_session = has_session or arguments[index]:find("%s", 1, true) ~= nil
+  end
+  head = table.concat(before, "\r\n")
+  tail = "\r\n" .. table.concat(after) .. "\r\n" .. body
+
+  for number = 0, KEYS_MAX - 1 do
+    replays[number] = request_for("replay-" .. number, number)
+  end
+  -- Threads start at different places, so that they do not walk through the replayed keys in step.
+  sent = thread_number * 389
+end
+
+function request()
+  sent = sent + 1
+  if workload == "replay" or (workload == "mix" and sent % 10 == 0) then
+    return replays[sent % KEYS_MAX]
+  end
+  return request_for(run .. "-" .. thread_number .. "-" .. sent, sent)
+end
+
+function done(summary, latency, _)
+  local seconds = summary.duration / 1e6
+  local failed = summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout
+  io.write(string.format(
+    '{"requests":%d,"seconds":%.3f,"rps":%.1f,"p50_ms":%.3f,"p99_ms":%.3f,"refused":%d,"failed":%d}\n',
+    summary.requests, seconds, summary.requests / seconds,
+    latency:percentile(50) / 1000, latency:percentile(99) / 1000,
+    summary.errors.status, failed))
+end

@@ -1,0 +1,1033 @@
+//! What the machine answers to every event in every state, for every kind of effects.
+//!
+//! [`TABLE`] is the contract, to be read. A line names events (`*` stands for any text), the effects it is about where
+//! not all, and the result; the first line that matches counts. A pair of state and event that no line covers fails
+//! the test, and so does a line that covers nothing.
+//!
+//! Events: `decide` (this request, `other` body, `accept`ed for later, under `gone`), `renew`, an attempt's end (`done`,
+//! `not run`, `in doubt`), `sweep`, verdicts (`happened`, `happened bare`, `not found early`, `not found late`, `never`,
+//! `shrug`, `shrug last`) by `/probe`, `/webhook`, `/operator`, also `/forced`, then `claim`, `commit`, `call`, `forget`,
+//! `reap`, `due`. An event is by the record's own attempt unless it says `foreign`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::key::Key;
+use onlyonce_core::machine::{
+    self, Admission, Backoff, Decision, Finish, Force, Renewal, Request, Ruled, Ruling, Standing,
+};
+use onlyonce_core::outcome::Outcome;
+use onlyonce_core::policy::{OnExpired, Policy};
+use onlyonce_core::record::{
+    Calling, Draft, Effects, Progress, Reason, Record, Response, Revision, Seen, Source, State, Token,
+    Verdict,
+};
+use onlyonce_core::refusal::Refusal;
+use onlyonce_core::scope::Scope;
+use onlyonce_core::time::{Timestamp, When};
+use proptest::prelude::*;
+
+const TABLE: &str = "
+absent
+    decide accept                                -> begin pending
+    decide*                                      -> begin running 1
+    renew*                                       -> lost
+    done*, not run*, in doubt*                   -> superseded
+    standing                                     -> absent
+    *                                            -> nothing there
+
+pending
+    decide other                                 -> refuse key reused
+    decide*                                      -> refuse in progress
+    renew*                                       -> lost
+    done*, not run*, in doubt*                   -> superseded
+    sweep                                        -> nothing
+    claim                                        -> running 1
+    commit*, call*                               -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> later
+    standing                                     -> in progress
+    */*                                          -> settled
+
+pending expired
+    decide other                                 -> refuse key reused
+    decide*                                      -> refuse in progress
+    renew*                                       -> lost
+    done*, not run*, in doubt*                   -> superseded
+    sweep                                        -> completed 408 by sweeper
+    claim                                        -> nothing
+    commit*, call*                               -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> now
+    standing                                     -> in progress
+    */*                                          -> settled
+
+pending in doubt, forgotten
+    decide other                                 -> refuse key reused
+    decide*                                      -> refuse in progress
+    renew*                                       -> lost
+    done*, not run*, in doubt*                   -> superseded
+    sweep                                        -> unknown (downstreamforgot), in doubt
+    claim                                        -> nothing
+    commit*, call*                               -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> now
+    standing                                     -> in progress
+    */*                                          -> settled
+
+running
+    decide other                                 -> refuse key reused
+    decide*                                      -> refuse in progress
+    renew                                        -> running 1
+    renew foreign                                -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable
+    in doubt [local]                             -> retryable
+    in doubt [keyed]                             -> retryable, in doubt
+    in doubt                                     -> unknown (connectionlost)
+    done foreign, not run foreign, in doubt foreign -> superseded
+    commit                                       -> running 1, after charge
+    call                                         -> running 1, calling
+    commit foreign, call foreign, sweep, claim, forget -> nothing
+    forget forced                                -> erased, fenced
+    reap                                         -> kept
+    due                                          -> later
+    standing                                     -> in progress
+    happened/probe/forced                        -> completed 201 by probe, fenced
+    happened/webhook/forced                      -> completed 201 by webhook, fenced
+    happened/operator/forced                     -> completed 201 by operator, fenced
+    happened bare/probe/forced                   -> completed bare by probe, fenced
+    happened bare/webhook/forced                 -> completed bare by webhook, fenced
+    happened bare/operator/forced                -> completed bare by operator, fenced
+    not found*/forced, never/*/forced            -> retryable, fenced
+    shrug*/forced [local]                        -> retryable, fenced
+    shrug*/forced [keyed]                        -> retryable, in doubt, fenced
+    shrug last/*/forced                          -> unknown (lapsed), asked, dead letter, fenced
+    shrug/*/forced                               -> unknown (lapsed), asked, fenced
+    */webhook                                    -> running 1, evidence
+    */probe, */operator                          -> still running
+
+running lapsed
+    decide other                                 -> refuse key reused
+    decide accept [local]                        -> begin pending
+    decide* [local]                              -> begin running 2
+    decide accept [keyed]                        -> begin pending, in doubt
+    decide* [keyed]                              -> begin running 2, in doubt
+    decide*                                      -> settle unknown (lapsed)
+    renew                                        -> running 1
+    renew foreign                                -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable
+    in doubt [local]                             -> retryable
+    in doubt [keyed]                             -> retryable, in doubt
+    in doubt                                     -> unknown (connectionlost)
+    done foreign, not run foreign, in doubt foreign -> superseded
+    commit                                       -> running 1, after charge
+    call                                         -> running 1, calling
+    commit foreign, call foreign, claim          -> nothing
+    sweep [local]                                -> retryable
+    sweep [keyed]                                -> retryable, in doubt
+    sweep                                        -> unknown (lapsed)
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> now
+    standing                                     -> in progress
+    happened/probe/forced                        -> completed 201 by probe, fenced
+    happened/webhook/forced                      -> completed 201 by webhook, fenced
+    happened/operator/forced                     -> completed 201 by operator, fenced
+    happened bare/probe/forced                   -> completed bare by probe, fenced
+    happened bare/webhook/forced                 -> completed bare by webhook, fenced
+    happened bare/operator/forced                -> completed bare by operator, fenced
+    not found*/forced, never/*/forced            -> retryable, fenced
+    shrug*/forced [local]                        -> retryable, fenced
+    shrug*/forced [keyed]                        -> retryable, in doubt, fenced
+    shrug last/*/forced                          -> unknown (lapsed), asked, dead letter, fenced
+    shrug/*/forced                               -> unknown (lapsed), asked, fenced
+    happened/probe                               -> completed 201 by probe
+    happened/webhook                             -> completed 201 by webhook
+    happened/operator                            -> completed 201 by operator
+    happened bare/probe                          -> completed bare by probe
+    happened bare/webhook                        -> completed bare by webhook
+    happened bare/operator                       -> completed bare by operator
+    not found late/*, never/*                    -> retryable
+    not found early/operator                     -> too early
+    not found early/* [local]                    -> retryable
+    not found early/* [keyed]                    -> retryable, in doubt
+    not found early/*                            -> unknown (lapsed), asked, again when believed
+    shrug* [local]                               -> retryable
+    shrug* [keyed]                               -> retryable, in doubt
+    shrug last/*                                 -> unknown (lapsed), asked, dead letter
+    shrug/*                                      -> unknown (lapsed), asked
+
+running past its deadline
+    decide other                                 -> refuse key reused
+    decide accept [local]                        -> begin pending
+    decide* [local]                              -> begin running 2
+    decide accept [keyed]                        -> begin pending, in doubt
+    decide* [keyed]                              -> begin running 2, in doubt
+    decide*                                      -> settle unknown (deadline)
+    renew                                        -> lost
+    renew foreign                                -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable
+    in doubt [local]                             -> retryable
+    in doubt [keyed]                             -> retryable, in doubt
+    in doubt                                     -> unknown (connectionlost)
+    done foreign, not run foreign, in doubt foreign -> superseded
+    commit                                       -> running 1, after charge
+    call                                         -> running 1, calling
+    commit foreign, call foreign, claim          -> nothing
+    sweep [local]                                -> retryable
+    sweep [keyed]                                -> retryable, in doubt
+    sweep                                        -> unknown (deadline)
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> now
+    standing                                     -> in progress
+    happened/probe/forced                        -> completed 201 by probe, fenced
+    happened/webhook/forced                      -> completed 201 by webhook, fenced
+    happened/operator/forced                     -> completed 201 by operator, fenced
+    happened bare/probe/forced                   -> completed bare by probe, fenced
+    happened bare/webhook/forced                 -> completed bare by webhook, fenced
+    happened bare/operator/forced                -> completed bare by operator, fenced
+    not found*/forced, never/*/forced            -> retryable, fenced
+    shrug*/forced [local]                        -> retryable, fenced
+    shrug*/forced [keyed]                        -> retryable, in doubt, fenced
+    shrug last/*/forced                          -> unknown (deadline), asked, dead letter, fenced
+    shrug/*/forced                               -> unknown (deadline), asked, fenced
+    happened/probe                               -> completed 201 by probe
+    happened/webhook                             -> completed 201 by webhook
+    happened/operator                            -> completed 201 by operator
+    happened bare/probe                          -> completed bare by probe
+    happened bare/webhook                        -> completed bare by webhook
+    happened bare/operator                       -> completed bare by operator
+    not found late/*, never/*                    -> retryable
+    not found early/operator                     -> too early
+    not found early/* [local]                    -> retryable
+    not found early/* [keyed]                    -> retryable, in doubt
+    not found early/*                            -> unknown (deadline), asked, again when believed
+    shrug* [local]                               -> retryable
+    shrug* [keyed]                               -> retryable, in doubt
+    shrug last/*                                 -> unknown (deadline), asked, dead letter
+    shrug/*                                      -> unknown (deadline), asked
+
+running lapsed, forgotten
+    decide other                                 -> refuse key reused
+    decide accept [local]                        -> begin pending
+    decide* [local]                              -> begin running 2
+    decide* [keyed]                              -> settle unknown (downstreamforgot)
+    decide*                                      -> settle unknown (lapsed)
+    renew                                        -> running 1
+    renew foreign                                -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable
+    in doubt [local]                             -> retryable
+    in doubt [keyed]                             -> unknown (downstreamforgot)
+    in doubt                                     -> unknown (connectionlost)
+    done foreign, not run foreign, in doubt foreign -> superseded
+    commit                                       -> running 1, after charge
+    call                                         -> running 1, calling
+    commit foreign, call foreign, claim          -> nothing
+    sweep [local]                                -> retryable
+    sweep [keyed]                                -> unknown (downstreamforgot)
+    sweep                                        -> unknown (lapsed)
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> now
+    standing                                     -> in progress
+    happened/probe/forced                        -> completed 201 by probe, fenced
+    happened/webhook/forced                      -> completed 201 by webhook, fenced
+    happened/operator/forced                     -> completed 201 by operator, fenced
+    happened bare/probe/forced                   -> completed bare by probe, fenced
+    happened bare/webhook/forced                 -> completed bare by webhook, fenced
+    happened bare/operator/forced                -> completed bare by operator, fenced
+    not found*/forced, never/*/forced            -> retryable, fenced
+    shrug*/forced [local]                        -> retryable, fenced
+    shrug last/*/forced [keyed]                  -> unknown (downstreamforgot), asked, dead letter, fenced
+    shrug/*/forced [keyed]                       -> unknown (downstreamforgot), asked, fenced
+    shrug last/*/forced                          -> unknown (lapsed), asked, dead letter, fenced
+    shrug/*/forced                               -> unknown (lapsed), asked, fenced
+    happened/probe                               -> completed 201 by probe
+    happened/webhook                             -> completed 201 by webhook
+    happened/operator                            -> completed 201 by operator
+    happened bare/probe                          -> completed bare by probe
+    happened bare/webhook                        -> completed bare by webhook
+    happened bare/operator                       -> completed bare by operator
+    not found late/*, never/*                    -> retryable
+    not found early/operator                     -> too early
+    not found early/* [local]                    -> retryable
+    not found early/* [keyed]                    -> unknown (downstreamforgot), asked, again when believed
+    not found early/*                            -> unknown (lapsed), asked, again when believed
+    shrug* [local]                               -> retryable
+    shrug last/* [keyed]                         -> unknown (downstreamforgot), asked, dead letter
+    shrug/* [keyed]                              -> unknown (downstreamforgot), asked
+    shrug last/*                                 -> unknown (lapsed), asked, dead letter
+    shrug/*                                      -> unknown (lapsed), asked
+
+completed
+    decide other                                 -> refuse key reused
+    decide*                                      -> replay
+    renew*                                       -> lost
+    done, not run, in doubt                      -> already
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep, claim, commit*, call*                 -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> later
+    standing                                     -> ended
+    */*                                          -> settled
+
+completed bare
+    decide other                                 -> refuse key reused
+    decide*                                      -> refuse response not stored
+    renew*                                       -> lost
+    done, not run, in doubt                      -> already
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep, claim, commit*, call*                 -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> later
+    standing                                     -> ended
+    */*                                          -> settled
+
+completed expired
+    decide gone                                  -> refuse expired
+    decide accept                                -> begin pending
+    decide*                                      -> begin running 1
+    renew*                                       -> lost
+    done, not run, in doubt                      -> already
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep, claim, commit*, call*                 -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> deleted
+    due                                          -> now
+    standing                                     -> absent
+    */*                                          -> settled
+
+retryable
+    decide other                                 -> refuse key reused
+    decide accept                                -> begin pending
+    decide*                                      -> begin running 2
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> nothing
+    claim, commit*, call*                        -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> later
+    standing                                     -> ended
+    */*                                          -> settled
+
+retryable expired
+    decide accept                                -> begin pending
+    decide*                                      -> begin running 1
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> nothing
+    claim, commit*, call*                        -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> deleted
+    due                                          -> now
+    standing                                     -> absent
+    */*                                          -> settled
+
+retryable in doubt
+    decide other                                 -> refuse key reused
+    decide accept                                -> begin pending, in doubt
+    decide*                                      -> begin running 2, in doubt
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable, in doubt
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> nothing
+    claim, commit*, call*                        -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> later
+    standing                                     -> ended
+    */*                                          -> settled
+
+retryable in doubt, past its retention
+    decide other                                 -> refuse key reused
+    decide accept                                -> begin pending, in doubt
+    decide*                                      -> begin running 2, in doubt
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable, in doubt
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> nothing
+    claim, commit*, call*                        -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> later
+    standing                                     -> ended
+    */*                                          -> settled
+
+retryable in doubt, forgotten
+    decide other                                 -> refuse key reused
+    decide*                                      -> settle unknown (downstreamforgot), in doubt
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable, in doubt
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> unknown (downstreamforgot), in doubt
+    claim, commit*, call*                        -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> now
+    standing                                     -> ended
+    */*                                          -> settled
+
+retryable in doubt, forgotten, past its retention
+    decide other                                 -> refuse key reused
+    decide*                                      -> settle unknown (downstreamforgot), in doubt
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable, in doubt
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> unknown (downstreamforgot), in doubt
+    claim, commit*, call*                        -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> now
+    standing                                     -> ended
+    */*                                          -> settled
+
+unknown
+    decide other                                 -> refuse key reused
+    decide*                                      -> refuse outcome unknown
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep, claim, commit*, call*                 -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> later
+    standing                                     -> ended
+    happened/probe*                              -> completed 201 by probe
+    happened/webhook*                            -> completed 201 by webhook
+    happened/operator*                           -> completed 201 by operator
+    happened bare/probe*                         -> completed bare by probe
+    happened bare/webhook*                       -> completed bare by webhook
+    happened bare/operator*                      -> completed bare by operator
+    not found early/*/forced, not found late/*, never/* -> retryable
+    not found early/operator                     -> too early
+    not found early/*                            -> unknown (lapsed), asked, again when believed
+    shrug last/*                                 -> unknown (lapsed), asked, dead letter
+    shrug/*                                      -> unknown (lapsed), asked
+
+unknown, dead letter
+    decide other                                 -> refuse key reused
+    decide*                                      -> refuse outcome unknown
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep, claim, commit*, call*                 -> nothing
+    forget*                                      -> erased, fenced
+    reap                                         -> kept
+    due                                          -> never
+    standing                                     -> ended
+    happened/probe*                              -> completed 201 by probe
+    happened/webhook*                            -> completed 201 by webhook
+    happened/operator*                           -> completed 201 by operator
+    happened bare/probe*                         -> completed bare by probe
+    happened bare/webhook*                       -> completed bare by webhook
+    happened bare/operator*                      -> completed bare by operator
+    not found early/*/forced, not found late/*, never/* -> retryable
+    not found early/operator                     -> too early
+    not found early/*                            -> unknown (lapsed), asked, again when believed, dead letter
+    shrug last/*                                 -> unknown (lapsed), asked, dead letter
+    shrug/*                                      -> unknown (lapsed), asked, dead letter
+";
+
+const EFFECTS: [Effects; 4] = [Effects::Local, Effects::Keyed, Effects::Queryable, Effects::Opaque];
+
+const NOW: i64 = 1_000_000;
+const HOUR: i64 = 3_600;
+const OWN: Token = Token([1; 16]);
+const FOREIGN: Token = Token([2; 16]);
+const FRESH: Token = Token([3; 16]);
+
+fn at(seconds_from_now: i64) -> Timestamp {
+    Timestamp::from_micros((NOW + seconds_from_now) * 1_000_000)
+}
+
+fn answer(status: u16) -> Response {
+    Response { status, headers: Vec::new(), body: Bytes::new() }
+}
+
+fn print(byte: u8) -> Fingerprint {
+    Fingerprint { version: 1, raw: [byte; 32], canonical: None }
+}
+
+/// Lease 30 s, deadline 5 min, horizon 30 s, retention 24 h, downstream retention 23 h.
+fn policy(effects: Effects) -> Policy {
+    Policy { effects, ..Policy::default() }
+}
+
+fn seen(record: Record, now: Timestamp) -> Seen {
+    Seen { record: Arc::new(record), revision: Revision(1), now }
+}
+
+/// A record that was reserved `began` seconds ago.
+fn record(effects: Effects, began: i64, state: State) -> Record {
+    Record {
+        scope: Scope::stored([7; 32], None),
+        key: Key::stored("order-42"),
+        route: None,
+        fingerprint: print(1),
+        terms: policy(effects).terms(),
+        attempt: 1,
+        token: OWN,
+        relies_on_memory: false,
+        created_at: at(-began),
+        began_at: at(-began),
+        written_at: at(-began),
+        progress: Progress::default(),
+        evidence: None,
+        state,
+    }
+}
+
+const STATES: [&str; 19] = [
+    "absent",
+    "pending",
+    "pending expired",
+    "pending in doubt, forgotten",
+    "running",
+    "running lapsed",
+    "running past its deadline",
+    "running lapsed, forgotten",
+    "completed",
+    "completed bare",
+    "completed expired",
+    "retryable",
+    "retryable expired",
+    "retryable in doubt",
+    "retryable in doubt, past its retention",
+    "retryable in doubt, forgotten",
+    "retryable in doubt, forgotten, past its retention",
+    "unknown",
+    "unknown, dead letter",
+];
+
+fn state(name: &str, effects: Effects) -> Option<Record> {
+    let completed = |response: Option<Response>, expires_at: i64| {
+        record(effects, 60, State::Completed { response, by: Source::Attempt, expires_at: at(expires_at) })
+    };
+    let retryable = |expires_at: i64| {
+        record(effects, 60, State::Retryable { retry_after: None, expires_at: at(expires_at) })
+    };
+    let unknown = |ask_at: Option<Timestamp>, dead_letter| {
+        let state = State::Unknown { reason: Reason::Lapsed, since: at(-10), asked: 0, ask_at, dead_letter };
+        record(effects, 60, state)
+    };
+    // A rerun takes 330 s, and downstream remembers for 23 h: to the second, there is no time for one more.
+    let long_ago = |mut record: Record| {
+        record.created_at = at(-(23 * HOUR - 330));
+        record
+    };
+    let in_doubt = |mut record: Record| {
+        record.relies_on_memory = true;
+        record
+    };
+    let pending = |expires_at: i64| {
+        let mut record = record(effects, 60, State::Pending { expires_at: at(expires_at) });
+        record.attempt = 0;
+        record
+    };
+    Some(match name {
+        "absent" => return None,
+        "pending" => pending(HOUR),
+        "pending expired" => pending(0),
+        "pending in doubt, forgotten" => in_doubt(long_ago(pending(HOUR))),
+        "running" => record(effects, 10, State::Running { lapses_at: at(20) }),
+        "running lapsed" => record(effects, 30, State::Running { lapses_at: at(0) }),
+        "running past its deadline" => record(effects, 300, State::Running { lapses_at: at(20) }),
+        "running lapsed, forgotten" => long_ago(record(effects, 30, State::Running { lapses_at: at(0) })),
+        "completed" => completed(Some(answer(201)), HOUR),
+        "completed bare" => completed(None, HOUR),
+        "completed expired" => completed(Some(answer(201)), 0),
+        "retryable" => retryable(HOUR),
+        "retryable expired" => retryable(0),
+        "retryable in doubt" => in_doubt(retryable(24 * HOUR)),
+        "retryable in doubt, past its retention" => in_doubt(retryable(0)),
+        "retryable in doubt, forgotten" => long_ago(in_doubt(retryable(HOUR))),
+        "retryable in doubt, forgotten, past its retention" => long_ago(in_doubt(retryable(0))),
+        "unknown" => unknown(Some(at(1)), false),
+        "unknown, dead letter" => unknown(None, true),
+        other => panic!("no state {other:?}"),
+    })
+}
+
+fn events() -> Vec<String> {
+    let verdicts =
+        ["happened", "happened bare", "not found early", "not found late", "never", "shrug", "shrug last"];
+    let ends = ["done", "not run", "in doubt"];
+    let mut events: Vec<String> =
+        ["decide", "decide other", "decide accept", "decide gone", "sweep", "claim"]
+            .into_iter()
+            .chain(["forget", "forget forced", "reap", "due", "standing"])
+            .map(String::from)
+            .collect();
+    for event in ends.into_iter().chain(["renew", "commit", "call"]) {
+        events.extend([event.to_string(), format!("{event} foreign")]);
+    }
+    for verdict in verdicts {
+        for by in ["probe", "webhook", "operator"] {
+            events.extend([format!("{verdict}/{by}"), format!("{verdict}/{by}/forced")]);
+        }
+    }
+    events
+}
+
+/// What the machine answers, in a few words.
+fn happen(event: &str, state_name: &str, effects: Effects) -> String {
+    let mut record = state(state_name, effects);
+    if let (true, Some(record)) = (event.starts_with("not found late"), &mut record)
+        && state_name != "running"
+    {
+        // Past the deadline and the horizon, to the second.
+        record.began_at = at(-330);
+    }
+    let seen = record.map(|record| seen(record, at(0)));
+    let token = if event.ends_with("foreign") { FOREIGN } else { OWN };
+    match event.trim_end_matches(" foreign") {
+        "decide" => decide(seen.as_ref(), 1, Admission::Run, &policy(effects)),
+        "decide other" => decide(seen.as_ref(), 9, Admission::Run, &policy(effects)),
+        "decide accept" => decide(seen.as_ref(), 1, Admission::Accept, &policy(effects)),
+        "decide gone" => {
+            let policy = Policy { on_expired: OnExpired::Gone, ..policy(effects) };
+            decide(seen.as_ref(), 1, Admission::Run, &policy)
+        }
+        "renew" => match machine::renew(seen.as_ref(), token) {
+            Renewal::Write(draft) => words(&draft),
+            Renewal::Lost => "lost".into(),
+        },
+        "done" => finish(seen.as_ref(), token, &done()),
+        "not run" => finish(seen.as_ref(), token, &not_run()),
+        "in doubt" => finish(seen.as_ref(), token, &Outcome::Unknown(Reason::ConnectionLost)),
+        "standing" => match machine::standing(seen.as_ref(), &policy(effects)) {
+            Standing::InProgress(_) => "in progress".into(),
+            Standing::Ended(_) => "ended".into(),
+            Standing::Gone => "gone".into(),
+            Standing::Absent => "absent".into(),
+        },
+        event => seen.map_or_else(|| "nothing there".into(), |seen| happen_to(event, &seen, token)),
+    }
+}
+
+fn happen_to(event: &str, seen: &Seen, token: Token) -> String {
+    let phase: Arc<str> = "charge".into();
+    let written = |draft: Option<Draft>| draft.map_or_else(|| "nothing".into(), |draft| words(&draft));
+    match event {
+        "sweep" => written(machine::sweep(seen)),
+        "claim" => written(machine::claim(seen, FRESH)),
+        "commit" => written(machine::commit_phase(seen, token, &phase)),
+        "call" => written(machine::call(seen, token, Calling { phase, effects: Effects::Opaque })),
+        "forget" => written(machine::forget(seen, FRESH, Force::No)),
+        "forget forced" => written(machine::forget(seen, FRESH, Force::Yes)),
+        "reap" => if machine::may_reap(&seen.record, seen.now) { "deleted" } else { "kept" }.into(),
+        "due" => match machine::due(&seen.record.draft()).stamp(seen.now) {
+            Some(due) if due <= seen.now => "now".into(),
+            Some(_) => "later".into(),
+            None => "never".into(),
+        },
+        verdict => ruled(machine::verdict(seen, &ruling(verdict))),
+    }
+}
+
+fn done() -> Outcome {
+    Outcome::Completed { response: Some(answer(201)), keep_for: None }
+}
+
+fn not_run() -> Outcome {
+    Outcome::DidNotRun { retry_after: None, keep_for: None }
+}
+
+fn decide(seen: Option<&Seen>, byte: u8, admission: Admission, policy: &Policy) -> String {
+    let (scope, key) = (Scope::stored([7; 32], None), Key::stored("order-42"));
+    let request = Request {
+        scope: &scope,
+        key: &key,
+        route: None,
+        fingerprint: &print(byte),
+        policy,
+        token: FRESH,
+        admission,
+    };
+    match machine::decide(seen, &request) {
+        Decision::Begin(draft) => format!("begin {}", words(&draft)),
+        Decision::Settle(draft) => format!("settle {}", words(&draft)),
+        Decision::Replay => "replay".into(),
+        Decision::Refuse(refusal) => format!("refuse {}", refused(&refusal)),
+    }
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the machine gives no other refusals")]
+fn refused(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::KeyReused { .. } => "key reused",
+        Refusal::InProgress { .. } => "in progress",
+        Refusal::OutcomeUnknown { .. } => "outcome unknown",
+        Refusal::ResponseNotStored => "response not stored",
+        Refusal::Expired => "expired",
+        other => panic!("the machine does not refuse so: {other:?}"),
+    }
+}
+
+fn finish(seen: Option<&Seen>, token: Token, outcome: &Outcome) -> String {
+    match machine::finish(seen, token, outcome) {
+        Finish::Write(draft) => words(&draft),
+        Finish::Already => "already".into(),
+        Finish::Known => "known".into(),
+        Finish::Superseded => "superseded".into(),
+    }
+}
+
+fn ruling(event: &str) -> Ruling {
+    let mut parts = event.split('/');
+    let verdict = match parts.next().unwrap_or_default() {
+        "happened" => Verdict::Happened(Some(answer(201))),
+        "happened bare" => Verdict::Happened(None),
+        "not found early" | "not found late" => Verdict::DidNotHappen { never_will: false },
+        "never" => Verdict::DidNotHappen { never_will: true },
+        "shrug" | "shrug last" => Verdict::StillUnknown,
+        other => panic!("no event {other:?}"),
+    };
+    let by = match parts.next() {
+        Some("probe") => Source::Probe,
+        Some("webhook") => Source::Webhook,
+        Some("operator") => Source::Operator,
+        other => panic!("nobody rules by {other:?}"),
+    };
+    let force = if parts.next() == Some("forced") { Force::Yes } else { Force::No };
+    let tries_max = if event.starts_with("shrug last") { 1 } else { 20 };
+    let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(300), tries_max };
+    Ruling { verdict, by, force, token: FRESH, backoff }
+}
+
+fn ruled(ruled: Ruled) -> String {
+    match ruled {
+        Ruled::Write(draft) => words(&draft),
+        Ruled::StillRunning => "still running".into(),
+        Ruled::TooEarly(_) => "too early".into(),
+        Ruled::Settled => "settled".into(),
+    }
+}
+
+/// A draft in a few words: its state, then what is unusual about it.
+fn words(draft: &Draft) -> String {
+    let mut words = match &draft.state {
+        State::Pending { .. } => "pending".to_string(),
+        State::Running { .. } => format!("running {}", draft.attempt),
+        State::Completed { response, by, .. } => {
+            let status = response.as_ref().map_or("bare".into(), |response| response.status.to_string());
+            format!("completed {status} by {by:?}").to_lowercase()
+        }
+        State::Retryable { expires_at: When::AfterWrite(Duration::ZERO), .. } => "erased".into(),
+        State::Retryable { .. } => "retryable".into(),
+        State::Unknown { reason, asked, dead_letter, ask_at, .. } => {
+            let asked = if *asked > 0 { ", asked" } else { "" };
+            let dead = if *dead_letter { ", dead letter" } else { "" };
+            let wait = if matches!(ask_at, Some(When::At(_))) { ", again when believed" } else { "" };
+            format!("unknown ({}){asked}{wait}{dead}", format!("{reason:?}").to_lowercase())
+        }
+    };
+    let mut note = |is: bool, text: &str| {
+        if is {
+            words.push_str(text);
+        }
+    };
+    let is_done = matches!(draft.state, State::Completed { .. });
+    note(draft.relies_on_memory && !is_done, ", in doubt");
+    note(draft.evidence.is_some(), ", evidence");
+    note(draft.progress.recovery_point.is_some(), ", after charge");
+    note(draft.progress.calling.is_some(), ", calling");
+    let fences =
+        matches!(draft.state, State::Retryable { .. } | State::Completed { .. } | State::Unknown { .. });
+    note(draft.token != OWN && fences, ", fenced");
+    words
+}
+
+/// One line of the table.
+struct Line {
+    state: &'static str,
+    events: Vec<&'static str>,
+    effects: Option<&'static str>,
+    result: &'static str,
+}
+
+fn table() -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut state = "";
+    for text in TABLE.lines().filter(|line| !line.trim().is_empty()) {
+        if !text.starts_with(' ') {
+            state = text;
+            assert!(STATES.contains(&state), "the table names no state with {state:?}");
+            continue;
+        }
+        let (left, result) = text.split_once("->").unwrap_or_else(|| panic!("no result in {text:?}"));
+        let (events, effects) = match left.split_once('[') {
+            Some((events, effects)) => (events, Some(effects.trim().trim_end_matches(']'))),
+            None => (left, None),
+        };
+        let events = events.split(',').map(str::trim).collect();
+        lines.push(Line { state, events, effects, result: result.trim() });
+    }
+    lines
+}
+
+impl Line {
+    fn covers(&self, state: &str, event: &str, effects: Effects) -> bool {
+        let kind = format!("{effects:?}").to_lowercase();
+        self.state == state
+            && self.effects.is_none_or(|effects| effects.split(' ').any(|name| name == kind))
+            && self.events.iter().any(|pattern| matches_glob(pattern, event))
+    }
+}
+
+/// Whether `text` is `pattern`, where `*` stands for any text.
+fn matches_glob(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(text) = text.strip_prefix(start) else { return false };
+    (0..=text.len()).any(|skip| matches_glob(rest, &text[skip..]))
+}
+
+/// U01, U03, U04, U06, R05, R06, F06, F07, P08, C04, T02, T03, T04
+#[test]
+fn every_event_in_every_state_is_answered_as_the_table_says() {
+    let lines = table();
+    let mut used = vec![false; lines.len()];
+    let mut wrong = Vec::new();
+    for state in STATES {
+        for event in events() {
+            for effects in EFFECTS {
+                let result = happen(&event, state, effects);
+                match lines.iter().position(|line| line.covers(state, &event, effects)) {
+                    Some(index) => {
+                        used[index] = true;
+                        let expected = lines[index].result;
+                        if expected != result {
+                            wrong.push(format!(
+                                "{state} | {event} | {effects:?}: expected {expected:?}, is {result:?}"
+                            ));
+                        }
+                    }
+                    None => wrong
+                        .push(format!("{state} | {event} | {effects:?}: not in the table, is {result:?}")),
+                }
+            }
+        }
+    }
+    let idle = lines.iter().zip(used).filter(|(_, used)| !used);
+    wrong.extend(idle.map(|(line, _)| format!("{} | {:?}: covers nothing", line.state, line.events)));
+    assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// U04: by the microsecond, and the same for everyone who asks: a request, the sweeper, a worker, and when it is due.
+#[test]
+fn the_last_rerun_is_allowed_just_before_it_is_due_for_doubt() {
+    let last = at(23 * HOUR - 330);
+    let in_doubt = |state| Record { relies_on_memory: true, ..record(Effects::Keyed, 0, state) };
+    let retryable = in_doubt(State::Retryable { retry_after: None, expires_at: at(24 * HOUR) });
+    let pending = in_doubt(State::Pending { expires_at: at(24 * HOUR) });
+    for record in [&retryable, &pending] {
+        assert_eq!(machine::due(&record.draft()).stamp(at(0)), Some(last));
+    }
+    for (micros, is_allowed) in [(-1, true), (0, false), (1, false)] {
+        let now = Timestamp::from_micros(last.as_micros() + micros);
+        let (retryable, pending) = (seen(retryable.clone(), now), seen(pending.clone(), now));
+        let decided = decide(Some(&retryable), 1, Admission::Run, &policy(Effects::Keyed));
+        assert_eq!(decided.starts_with("begin running 2"), is_allowed, "{micros}: {decided}");
+        assert_eq!(machine::claim(&pending, FRESH).is_some(), is_allowed, "{micros}");
+        for seen in [&retryable, &pending] {
+            assert_eq!(machine::sweep(seen).is_none(), is_allowed, "{micros}: {seen:?}");
+        }
+    }
+}
+
+/// T03: until when doubt is kept nobody knows, so no caller is told a date.
+#[test]
+fn doubt_is_told_without_a_date() {
+    let retryable = record(Effects::Keyed, 60, State::Retryable { retry_after: None, expires_at: at(HOUR) });
+    let in_doubt = Record { relies_on_memory: true, ..retryable.clone() };
+    for (record, told) in [(retryable, Some(at(HOUR))), (in_doubt, None)] {
+        let standing = machine::standing(Some(&seen(record, at(0))), &policy(Effects::Keyed));
+        assert_eq!(standing, Standing::Ended(told));
+    }
+}
+
+/// U04: spans that are out of all proportion neither overflow nor allow anything.
+#[test]
+fn a_memory_shorter_than_a_rerun_is_over_from_the_start() {
+    let state = State::Retryable { retry_after: None, expires_at: at(HOUR) };
+    let mut record = Record { relies_on_memory: true, ..record(Effects::Keyed, 0, state) };
+    for (memory, deadline) in [(0, 300), (329, 300), (HOUR.unsigned_abs(), u64::MAX)] {
+        record.terms.downstream_retention = Duration::from_secs(memory);
+        record.terms.deadline = Duration::from_secs(deadline);
+        assert_eq!(machine::due(&record.draft()).stamp(at(0)), Some(at(0)));
+        assert!(machine::sweep(&seen(record.clone(), at(0))).is_some(), "{memory} {deadline}");
+    }
+    record.terms.downstream_retention = Duration::MAX;
+    record.terms.deadline = Duration::ZERO;
+    assert!(machine::sweep(&seen(record, at(i64::from(i32::MAX)))).is_none(), "downstream never forgets");
+}
+
+/// What a record must keep from one write to the next, whatever happens.
+fn check_step(was: Option<&Record>, event: &str, next: &Record, now: Timestamp) {
+    let Some(was) = was else { return };
+    let erased = event.starts_with("forget");
+    let kept = |expires_at: Timestamp| now < expires_at && !erased;
+    if let State::Completed { expires_at, .. } = &was.state
+        && kept(*expires_at)
+    {
+        assert_eq!(was.state, next.state, "{event} changed a stored answer");
+    }
+    let is_verdict = event.contains('/');
+    let is_own_end = ["done", "not run"].contains(&event);
+    if matches!(was.state, State::Unknown { .. }) && !is_verdict && !is_own_end && !erased {
+        assert!(matches!(next.state, State::Unknown { .. }), "{event} moved an unknown record");
+    }
+    if matches!(was.state, State::Retryable { .. }) && was.relies_on_memory && !erased {
+        assert_eq!(was.created_at, next.created_at, "{event} took doubt for a new key");
+    }
+    if event.ends_with("foreign") {
+        assert_eq!(was, next, "{event}: a superseded attempt wrote");
+    }
+    if was.created_at == next.created_at {
+        assert!(next.attempt >= was.attempt, "{event}: attempts are counted upwards");
+    }
+}
+
+/// What holds of a record at any moment.
+fn check_moment(record: &Record, now: Timestamp) {
+    let is_finished = matches!(record.state, State::Completed { .. } | State::Retryable { .. });
+    let is_in_doubt = record.relies_on_memory && matches!(record.state, State::Retryable { .. });
+    let is_settled = is_finished && !is_in_doubt;
+    assert!(is_settled || !machine::may_reap(record, now), "an open record may not be deleted");
+    let view = seen(record.clone(), now);
+    assert_eq!(
+        machine::standing(Some(&view), &policy(record.terms.effects)) == Standing::Absent,
+        machine::may_reap(record, now),
+        "its caller is told otherwise than the reaper: {record:?}"
+    );
+    let due = machine::due(&record.draft()).stamp(now);
+    let acts = machine::sweep(&view).is_some() || machine::may_reap(record, now);
+    if acts {
+        assert!(
+            due.is_some_and(|due| due <= now),
+            "a worker would act, but nobody would find it: {record:?}"
+        );
+    } else if is_finished || matches!(record.state, State::Running { .. } | State::Pending { .. }) {
+        assert!(due.is_none_or(|due| due > now), "due too early: {record:?}");
+    }
+}
+
+/// The record after `event`, where it writes; the newest token is the record's own, every other is foreign.
+fn step(was: Option<&Record>, event: &str, effects: Effects, now: Timestamp, fresh: Token) -> Option<Record> {
+    let view = was.map(|record| seen(record.clone(), now));
+    let own = was.map_or(FOREIGN, |record| record.token);
+    let token = if event.ends_with("foreign") { FOREIGN } else { own };
+    let phase: Arc<str> = "charge".into();
+    let outcome = match event.trim_end_matches(" foreign") {
+        "done" => Some(done()),
+        "not run" => Some(not_run()),
+        "in doubt" => Some(Outcome::Unknown(Reason::ConnectionLost)),
+        _ => None,
+    };
+    if let Some(outcome) = outcome {
+        return match machine::finish(view.as_ref(), token, &outcome) {
+            Finish::Write(draft) => Some(draft.stamp(now)),
+            Finish::Already | Finish::Known | Finish::Superseded => None,
+        };
+    }
+    if event.starts_with("decide") {
+        let (scope, key) = (Scope::stored([7; 32], None), Key::stored("order-42"));
+        let admission = if event == "decide accept" { Admission::Accept } else { Admission::Run };
+        let policy = policy(effects);
+        let fingerprint = print(if event == "decide other" { 9 } else { 1 });
+        let request = Request {
+            scope: &scope,
+            key: &key,
+            route: None,
+            fingerprint: &fingerprint,
+            policy: &policy,
+            token: fresh,
+            admission,
+        };
+        return match machine::decide(view.as_ref(), &request) {
+            Decision::Begin(draft) | Decision::Settle(draft) => Some(draft.stamp(now)),
+            Decision::Replay | Decision::Refuse(_) => None,
+        };
+    }
+    if event.starts_with("renew") {
+        return match machine::renew(view.as_ref(), token) {
+            Renewal::Write(draft) => Some(draft.stamp(now)),
+            Renewal::Lost => None,
+        };
+    }
+    let view = view?;
+    let draft = match event.trim_end_matches(" foreign") {
+        "sweep" => machine::sweep(&view),
+        "claim" => machine::claim(&view, fresh),
+        "commit" => machine::commit_phase(&view, token, &phase),
+        "call" => machine::call(&view, token, Calling { phase, effects: Effects::Keyed }),
+        "forget" => machine::forget(&view, fresh, Force::No),
+        "forget forced" => machine::forget(&view, fresh, Force::Yes),
+        "reap" | "due" | "standing" => None,
+        verdict => match machine::verdict(&view, &Ruling { token: fresh, ..ruling(verdict) }) {
+            Ruled::Write(draft) => Some(draft),
+            Ruled::StillRunning | Ruled::TooEarly(_) | Ruled::Settled => None,
+        },
+    };
+    Some(draft?.stamp(now))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// R05, P01, T03, U03, M01, M02. A failing sequence is shrunk and printed, seed and all.
+    #[test]
+    fn whatever_happens_to_a_record_its_promises_hold(
+        effects in prop::sample::select(EFFECTS.to_vec()),
+        story in prop::collection::vec((prop::sample::select(events()), 0_i64..40_000), 1..40),
+    ) {
+        let mut record: Option<Record> = None;
+        let mut now = at(0);
+        for (turn, (event, pause)) in (10_u8..).zip(&story) {
+            // Short pauses are as likely as those that outlast a lease, a deadline or a retention.
+            let pause = [0, 1, pause % 60, pause % 400, *pause][usize::from(turn) % 5];
+            now = now.plus(Duration::from_secs(pause.unsigned_abs()));
+            if let Some(record) = &record {
+                check_moment(record, now);
+            }
+            if event == "reap" {
+                record = record.filter(|record| !machine::may_reap(record, now));
+            } else if let Some(next) = step(record.as_ref(), event, effects, now, Token([turn; 16])) {
+                check_step(record.as_ref(), event, &next, now);
+                check_moment(&next, now);
+                record = Some(next);
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `onlyonce demo` from outside: exit codes, output, sockets.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn onlyonce() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_onlyonce"))
+}
+
+fn run(arguments: &[&str]) -> Output {
+    onlyonce().args(arguments).output().expect("the program can be started")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("the program writes text")
+}
+
+/// R02, R03, R07, P01, P02, F06, S02, S06, U03, C03
+#[test]
+fn every_promise_of_the_story_holds() {
+    let output = run(&["demo"]);
+    let story = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{story}");
+    assert!(story.contains("2 requests, card charged 1 time\n"), "{story}");
+    assert!(story.contains("64 requests, card charged 1 time\n"), "{story}");
+    assert!(story.contains("2 requests, card charged 2 times\n"), "{story}");
+    assert!(story.contains(" ms after the charge\n"), "{story}");
+    assert!(story.contains("it moved 9 times. Every promise held."), "{story}");
+    assert!(!story.contains('\u{1b}'), "colours are for terminals: {story}");
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn the_story_is_also_told_to_machines() {
+    let output = run(&["demo", "--tour", "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let story: Value = serde_json::from_slice(&output.stdout).expect("--json prints JSON and nothing else");
+    assert_eq!(story["held"], true);
+    let acts = story["acts"].as_array().expect("a list of acts");
+    let names: Vec<_> = acts.iter().filter_map(|act| act["act"].as_str()).collect();
+    let expected =
+        ["retry", "storm", "waiting_storm", "reused_key", "other_caller", "hang_up", "panic", "bank_closed"];
+    assert_eq!(names, expected);
+    for act in acts {
+        assert_eq!(act["charged"], act["charged_expected"], "{act}");
+        let promises = act["promises"].as_array().expect("a list of promises");
+        assert!(!promises.is_empty() && promises.iter().all(|promise| promise["held"] == true), "{act}");
+    }
+}
+
+#[test]
+fn help_names_the_verb_and_the_exit_codes() {
+    let output = run(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let help = text(&output.stdout);
+    assert!(help.contains("demo") && help.contains("Exit codes: 0 done, 1 no, 2 error."), "{help}");
+    let output = run(&["demo", "--help"]);
+    let help = text(&output.stdout);
+    for flag in ["--tour", "--serve", "--listen", "--json"] {
+        assert!(help.contains(flag), "{flag}: {help}");
+    }
+}
+
+#[test]
+fn what_it_does_not_understand_is_an_error() {
+    for arguments in [
+        &["demo", "--fast"][..],
+        &["pay"],
+        &[],
+        &["demo", "--listen", "127.0.0.1:0"],
+        &["demo", "--serve", "--tour"],
+        &["demo", "--serve", "--listen", "nowhere"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_taken_port_is_named_with_its_remedy() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let output = run(&["demo", "--serve", "--listen", &address]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(error.starts_with(&format!("error: address \"{address}\" is taken")), "{error}");
+    assert!(error.contains("--listen 127.0.0.1:0"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn the_sample_service_answers_until_it_is_interrupted() {
+    let mut served = Served::begin();
+    let first = served.pay();
+    assert!(first.starts_with("HTTP/1.1 201 Created\r\n"), "{first}");
+    assert!(!first.contains("idempotent-replayed"), "{first}");
+    let again = served.pay();
+    assert!(again.contains("idempotent-replayed: true\r\n"), "{again}");
+    let body = |answer: &str| answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+    assert_eq!(body(&first), body(&again));
+    assert_eq!(served.interrupt(), Some(0));
+}
+
+/// A sample service that is gone when the test is.
+#[cfg(unix)]
+struct Served {
+    child: Child,
+    address: String,
+}
+
+#[cfg(unix)]
+impl Served {
+    fn begin() -> Self {
+        let mut child = onlyonce()
+            .args(["demo", "--serve", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program can be started");
+        let stdout = child.stdout.as_mut().expect("piped");
+        let mut ready = String::new();
+        BufReader::new(stdout).read_line(&mut ready).expect("a ready line");
+        let address =
+            ready.strip_prefix("ready: sample service http://").and_then(|rest| rest.split(',').next());
+        let address = address.unwrap_or_else(|| panic!("not a ready line: {ready}")).to_owned();
+        Self { child, address }
+    }
+
+    fn pay(&self) -> String {
+        let body = r#"{"order":"A-1","card":"plain","amount":1200}"#;
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        write!(
+            stream,
+            "POST /payments HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ann\r\nidempotency-key: k-1\r\n\
+             content-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    }
+
+    fn interrupt(&mut self) -> Option<i32> {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &id]).status().expect("kill can be run");
+        assert!(sent.success());
+        self.child.wait().expect("a child of this test").code()
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Gone already where the test went well.
+        drop(self.child.kill());
+    }
+}

@@ -1,0 +1,83 @@
+//! Pages that must agree with the code.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use onlyonce_core::refusal::Code;
+
+fn page(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// O06
+#[test]
+fn every_code_has_a_section_and_every_section_a_code() {
+    let errors = page("docs/errors.md");
+    let sections: BTreeSet<_> = errors.lines().filter_map(|line| line.strip_prefix("## `")).collect();
+    let sections: BTreeSet<_> = sections.into_iter().filter_map(|line| line.strip_suffix('`')).collect();
+    let codes: BTreeSet<_> = Code::ALL.into_iter().map(Code::as_str).collect();
+    assert_eq!(sections, codes);
+}
+
+/// O06
+#[test]
+fn every_section_names_its_status_and_whether_to_retry() {
+    let errors = page("docs/errors.md");
+    for code in Code::ALL {
+        let (_, rest) = errors.split_once(&format!("## `{code}`\n")).expect("it has a section");
+        let section = rest.split("\n## ").next().unwrap_or_default();
+        let retry = if code.is_retryable() { "retry: yes" } else { "retry: no" };
+        assert!(section.contains(&code.status().to_string()), "{code}: {section}");
+        assert!(section.contains(retry), "{code}: {section}");
+    }
+}
+
+#[test]
+fn the_service_of_the_readme_is_one_that_compiles() {
+    let example = page("crates/onlyonce/examples/readme.rs");
+    let (_, program) = example.split_once("\n\n").expect("a line of documentation, then the program");
+    assert!(page("README.md").contains(&format!("```rust\n{program}```\n")));
+}
+
+/// Every field of the policy, by the name it has in settings.
+#[test]
+fn every_setting_is_on_its_page() {
+    let settings = page("docs/settings.md");
+    for name in [
+        "dialect",
+        "header",
+        "syntax",
+        "methods",
+        "required",
+        "key_chars_min",
+        "key_chars_max",
+        "personal_data",
+        "scope",
+        "anonymous",
+        "effects",
+        "downstream_retention",
+        "retention",
+        "on_expired",
+        "lease",
+        "deadline",
+        "horizon",
+        "in_flight",
+        "wait_max",
+        "release",
+        "unknown",
+        "on_5xx",
+        "store_down",
+        "store_timeout",
+        "request_bytes_max",
+        "response_bytes_max",
+        "not_replayed",
+        "fingerprint.body",
+        "fingerprint.ignore",
+        "fingerprint.headers",
+        "fingerprint.secrets",
+    ] {
+        assert!(settings.contains(&format!("| `{name}` |")), "{name}");
+    }
+}

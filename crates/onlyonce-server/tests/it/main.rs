@@ -1,0 +1,5 @@
+//! The program as its users see it, and the pages that must agree with the code.
+
+mod demo;
+mod documents;
+mod examples;

@@ -1,0 +1,223 @@
+//! Natural batching: while one batch is under way, the next fills.
+//!
+//! A durable write costs the same wait for one row as for a hundred. So what comes while a flush is under way goes
+//! together with the next one; and since nothing waits for company, a lone write goes at once and pays nothing.
+//!
+//! 1. A write that finds a free place goes at once, alone. There are no timers.
+//! 2. At most [`Limits::in_flight_max`] batches are under way, each of at most [`Limits::rows_max`] rows and
+//!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone.
+//! 3. Writes of one id keep their order: the second waits until the batch that carries the first has ended. One id is
+//!    never in two batches at once, nor in one batch twice.
+//! 4. Nobody is answered before the flush that carried the write has ended, and each has an answer of its own: one
+//!    bad row fails alone.
+//! 5. What was handed in is carried out, also where its caller goes away. A flush that panics, answers too few, or
+//!    is dropped with its runtime answers its callers with `Unavailable`: nobody knows what was written.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! use onlyonce_core::record::Id;
+//! use onlyonce_store::batch::{Batcher, Limits};
+//!
+//! let limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
+//! let batcher = Batcher::new(limits, async |rows: Vec<u32>| {
+//!     // One statement for all rows would stand here, and a commit.
+//!     rows.into_iter().map(|row| Ok(row * 2)).collect()
+//! });
+//! assert_eq!(batcher.submit(Id([1; 32]), 4, 21).await.unwrap(), 42);
+//! # });
+//! ```
+//!
+//! # Who drives
+//!
+//! Each batch is a task of its own, spawned by whoever finds a free place and something waiting: a caller that hands
+//! in a write, or a batch that has ended. The other way, a leader among the callers who flushes for all, saves a
+//! spawn, and must hand the flush over whenever the leader's client hangs up; a task belongs to no client. Nothing is
+//! left running: a task ends with its batch.
+//!
+//! The rules are in `queue.rs`, which knows no async; it and the tasks around it are tested on the schedules that
+//! `shuttle` makes up.
+
+mod queue;
+mod sync;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use onlyonce_core::record::Id;
+use tokio::sync::oneshot;
+
+use self::queue::Queue;
+use self::sync::{Mutex, lock, spawn};
+use crate::{Error, ErrorKind};
+
+/// How much goes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most rows of a batch; at least one.
+    pub rows_max: usize,
+    /// The most bytes of a batch, where it has more than one row.
+    pub bytes_max: usize,
+    /// The most batches under way at once; at least one.
+    pub in_flight_max: usize,
+}
+
+/// Collects writes into batches; see the module's documentation. Clones share the queue.
+pub struct Batcher<T, R> {
+    shared: Arc<Shared<T, R>>,
+}
+
+type Answers<R> = Vec<Result<R, Error>>;
+type Flush<T, R> = dyn Fn(Vec<T>) -> Pin<Box<dyn Future<Output = Answers<R>> + Send>> + Send + Sync;
+
+struct Shared<T, R> {
+    queue: Mutex<Queue<Waiting<T, R>>>,
+    flush: Box<Flush<T, R>>,
+}
+
+/// A write and who waits for it.
+struct Waiting<T, R> {
+    item: T,
+    caller: oneshot::Sender<Result<R, Error>>,
+}
+
+impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
+    /// Collects writes for `flush`, which answers each item of a batch in its order.
+    pub fn new<F>(limits: Limits, flush: impl Fn(Vec<T>) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Answers<R>> + Send + 'static,
+    {
+        let flush: Box<Flush<T, R>> = Box::new(move |items| Box::pin(flush(items)));
+        Self { shared: Arc::new(Shared { queue: Mutex::new(Queue::new(limits)), flush }) }
+    }
+
+    /// Hands in a write of the record `id`, about `bytes` large, and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// What the flush answered for this item; [`ErrorKind::Unavailable`] where it ended without an answer.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn submit(&self, id: Id, bytes: usize, item: T) -> Result<R, Error> {
+        let (caller, answer) = oneshot::channel();
+        self.shared.hand_in(id, bytes, Waiting { item, caller });
+        answer.await.unwrap_or_else(|_| Err(unanswered("the batch was dropped while it was under way")))
+    }
+}
+
+impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
+    fn hand_in(self: &Arc<Self>, id: Id, bytes: usize, waiting: Waiting<T, R>) {
+        let batches = {
+            let mut queue = lock(&self.queue);
+            queue.push(id, bytes, waiting);
+            queue.take_all()
+        };
+        self.launch(batches);
+    }
+
+    /// A batch has ended: its ids and its place are free. What waited for them goes now.
+    ///
+    /// Freeing and taking happen under one lock, and so do handing in and taking: whatever waits while a place is free
+    /// is seen by one of the two.
+    fn land(self: &Arc<Self>, ids: &[Id]) {
+        let batches = {
+            let mut queue = lock(&self.queue);
+            queue.end(ids);
+            queue.take_all()
+        };
+        self.launch(batches);
+    }
+
+    fn launch(self: &Arc<Self>, batches: Vec<queue::Batch<Waiting<T, R>>>) {
+        for batch in batches {
+            let mut flight =
+                Flight { shared: self.clone(), ids: batch.ids, items: Vec::new(), callers: Vec::new() };
+            for Waiting { item, caller } in batch.loads {
+                flight.items.push(item);
+                flight.callers.push(caller);
+            }
+            spawn(flight.fly());
+        }
+    }
+
+    /// The answers of a flush, as many as there are items; a flush that panics has none to give.
+    async fn flush(&self, items: Vec<T>) -> Answers<R> {
+        let rows = items.len();
+        let all_unanswered = |why| (0..rows).map(|_| Err(unanswered(why))).collect();
+        let Ok(mut flush) = catch_unwind(AssertUnwindSafe(|| (self.flush)(items))) else {
+            return all_unanswered("the flush panicked");
+        };
+        // Nothing of a flush is used after it has panicked.
+        let flush =
+            poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| flush.as_mut().poll(context))) {
+                Ok(Poll::Pending) => Poll::Pending,
+                Ok(Poll::Ready(answers)) => Poll::Ready(Some(answers)),
+                Err(_) => Poll::Ready(None),
+            });
+        match flush.await {
+            Some(answers) if answers.len() == rows => answers,
+            Some(_) => all_unanswered("the flush did not answer each of its rows"),
+            None => all_unanswered("the flush panicked"),
+        }
+    }
+}
+
+/// A batch under way.
+struct Flight<T: Send + 'static, R: Send + 'static> {
+    shared: Arc<Shared<T, R>>,
+    ids: Vec<Id>,
+    items: Vec<T>,
+    callers: Vec<oneshot::Sender<Result<R, Error>>>,
+}
+
+impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
+    async fn fly(mut self) {
+        let answers = self.shared.flush(mem::take(&mut self.items)).await;
+        // The next batch sets off before anybody is told about this one.
+        self.shared.land(&mem::take(&mut self.ids));
+        for (caller, answer) in mem::take(&mut self.callers).into_iter().zip(answers) {
+            // A caller that went away does not want its answer.
+            let _ = caller.send(answer);
+        }
+    }
+}
+
+impl<T: Send + 'static, R: Send + 'static> Drop for Flight<T, R> {
+    /// Dropped under way, as a runtime does when it shuts down: its callers find their channel closed. Where it was
+    /// the last batch, nobody is left to carry what waits: that is answered the same way, and the queue is as new.
+    fn drop(&mut self) {
+        if self.ids.is_empty() {
+            return;
+        }
+        let abandoned = lock(&self.shared.queue).abandon(&self.ids);
+        drop(abandoned);
+    }
+}
+
+impl<T, R> Clone for Batcher<T, R> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<T, R> fmt::Debug for Batcher<T, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batcher").finish_non_exhaustive()
+    }
+}
+
+fn unanswered(why: &str) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("{why}, and whether the write took place is not known; look again"),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! What goes when: the rules of batching, without a thread or a future in sight.
+//!
+//! ```text
+//!   push ──► ready ──take──► under way ──end──► (gone)
+//!     │        ▲                            │
+//!     └► behind their id ◄──────────────────┘ the next of the same id becomes ready
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+
+use onlyonce_core::record::Id;
+
+use super::Limits;
+
+/// Writes that wait, and the ids that are taken.
+pub(super) struct Queue<L> {
+    limits: Limits,
+    /// In the order they go. No id is here twice, and none that is under way.
+    ready: VecDeque<Entry<L>>,
+    /// Every id that is ready or under way, with the writes that came after it.
+    behind: HashMap<Id, VecDeque<Entry<L>>>,
+    in_flight: usize,
+}
+
+struct Entry<L> {
+    id: Id,
+    bytes: usize,
+    load: L,
+}
+
+/// Writes that go together.
+pub(super) struct Batch<L> {
+    pub(super) ids: Vec<Id>,
+    pub(super) loads: Vec<L>,
+}
+
+impl<L> Queue<L> {
+    /// Limits of zero would let nothing go, ever: they are taken as one.
+    pub(super) fn new(limits: Limits) -> Self {
+        let limits = Limits {
+            rows_max: limits.rows_max.max(1),
+            in_flight_max: limits.in_flight_max.max(1),
+            bytes_max: limits.bytes_max,
+        };
+        Self { limits, ready: VecDeque::new(), behind: HashMap::new(), in_flight: 0 }
+    }
+
+    pub(super) fn push(&mut self, id: Id, bytes: usize, load: L) {
+        let entry = Entry { id, bytes, load };
+        match self.behind.get_mut(&id) {
+            Some(behind) => behind.push_back(entry),
+            None => {
+                self.behind.insert(id, VecDeque::new());
+                self.ready.push_back(entry);
+            }
+        }
+    }
+
+    /// Every batch that there is something for, and a place.
+    pub(super) fn take_all(&mut self) -> Vec<Batch<L>> {
+        std::iter::from_fn(|| self.take()).collect()
+    }
+
+    fn take(&mut self) -> Option<Batch<L>> {
+        if self.in_flight == self.limits.in_flight_max || self.ready.is_empty() {
+            return None;
+        }
+        self.in_flight += 1;
+        let mut batch = Batch { ids: Vec::new(), loads: Vec::new() };
+        let mut bytes = 0_usize;
+        while let Some(entry) = self.ready.pop_front_if(|next| {
+            let fits = batch.ids.len() < self.limits.rows_max
+                && bytes.saturating_add(next.bytes) <= self.limits.bytes_max;
+            fits || batch.ids.is_empty()
+        }) {
+            bytes = bytes.saturating_add(entry.bytes);
+            batch.ids.push(entry.id);
+            batch.loads.push(entry.load);
+        }
+        Some(batch)
+    }
+
+    /// A batch has ended: the next write of each of its ids is ready.
+    pub(super) fn end(&mut self, ids: &[Id]) {
+        self.in_flight -= 1;
+        for id in ids {
+            let behind = self.behind.get_mut(id).expect("an id under way is taken");
+            match behind.pop_front() {
+                Some(next) => self.ready.push_back(next),
+                None => drop(self.behind.remove(id)),
+            }
+        }
+    }
+
+    /// A batch was dropped under way. Where it was the last, what waits is given up with it: nobody would come for it.
+    pub(super) fn abandon(&mut self, ids: &[Id]) -> Vec<L> {
+        self.end(ids);
+        if self.in_flight > 0 {
+            return Vec::new();
+        }
+        let behind = self.behind.drain().flat_map(|(_, behind)| behind);
+        self.ready.drain(..).chain(behind).map(|entry| entry.load).collect()
+    }
+}

@@ -1,0 +1,253 @@
+//! The batcher on schedules that `shuttle` makes up: it stops a test in which every task waits, so a lost wake-up
+//! fails as a deadlock. In these tests the lock and the tasks are shuttle's; with tokio's they are in `tests/it`.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use shuttle::scheduler::DfsScheduler;
+use shuttle::sync::Mutex;
+use shuttle::{Config, Runner, future, thread};
+
+use super::*;
+
+const ITERATIONS: usize = 3_000;
+/// How many changes of the schedule it takes to go wrong, at most, for the schedules that are made to be mean.
+const PCT_DEPTH: usize = 4;
+/// More schedules than the smallest case has: all of them are played.
+const DFS_ITERATIONS: usize = 100_000;
+
+const LIMITS: Limits = Limits { rows_max: 3, bytes_max: 10, in_flight_max: 2 };
+
+/// What the flushes saw, and whether they saw anything they must not.
+#[derive(Default)]
+struct Log {
+    under_way: usize,
+    ids_under_way: HashSet<u8>,
+    /// Every item in the order it was flushed, by id.
+    flushed: HashMap<u8, Vec<u32>>,
+}
+
+#[derive(Clone, Copy)]
+struct Item {
+    id: u8,
+    bytes: usize,
+    number: u32,
+}
+
+impl Log {
+    fn begin(&mut self, items: &[Item], limits: Limits) {
+        self.under_way += 1;
+        assert!(self.under_way <= limits.in_flight_max, "{} batches at once", self.under_way);
+        assert!(!items.is_empty() && items.len() <= limits.rows_max, "a batch of {}", items.len());
+        let bytes: usize = items.iter().map(|item| item.bytes).sum();
+        assert!(items.len() == 1 || bytes <= limits.bytes_max, "a batch of {bytes} bytes");
+        for item in items {
+            assert!(self.ids_under_way.insert(item.id), "id {} is under way twice", item.id);
+        }
+    }
+
+    fn end(&mut self, items: &[Item]) {
+        self.under_way -= 1;
+        for item in items {
+            self.ids_under_way.remove(&item.id);
+            self.flushed.entry(item.id).or_default().push(item.number);
+        }
+    }
+}
+
+fn logging(limits: Limits, log: &Arc<Mutex<Log>>) -> Batcher<Item, u32> {
+    let log = log.clone();
+    Batcher::new(limits, move |items: Vec<Item>| {
+        let log = log.clone();
+        async move {
+            log.lock().unwrap().begin(&items, limits);
+            future::yield_now().await;
+            log.lock().unwrap().end(&items);
+            items.iter().map(|item| Ok(item.number)).collect()
+        }
+    })
+}
+
+/// Callers on a few ids, each with several writes one after the other; nobody is forgotten, nobody answered early.
+fn many_callers(callers: u32, writes_each: u32, limits: Limits) {
+    let log = Arc::new(Mutex::new(Log::default()));
+    let batcher = logging(limits, &log);
+    let threads: Vec<_> = (0..callers)
+        .map(|caller| {
+            let (batcher, log) = (batcher.clone(), log.clone());
+            thread::spawn(move || future::block_on(call(&batcher, &log, caller, writes_each)))
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let log = log.lock().unwrap();
+    let flushed: usize = log.flushed.values().map(Vec::len).sum();
+    assert_eq!(flushed, (callers * writes_each) as usize, "each write is flushed once");
+    assert_eq!(log.under_way, 0);
+}
+
+async fn call(batcher: &Batcher<Item, u32>, log: &Mutex<Log>, caller: u32, writes: u32) {
+    for write in 0..writes {
+        let id = u8::try_from((caller + write) % 3).unwrap();
+        let item = Item { id, bytes: (caller * 5) as usize % 12, number: caller * 100 + write };
+        assert_eq!(batcher.submit(Id([id; 32]), item.bytes, item).await.unwrap(), item.number);
+        let log = log.lock().unwrap();
+        assert!(log.flushed[&id].contains(&item.number), "answered before the flush had ended");
+    }
+}
+
+/// E07
+#[test]
+fn every_caller_is_answered_after_its_flush_on_random_schedules() {
+    shuttle::check_random(|| many_callers(4, 3, LIMITS), ITERATIONS);
+}
+
+/// E07
+#[test]
+fn every_caller_is_answered_after_its_flush_on_mean_schedules() {
+    shuttle::check_pct(|| many_callers(4, 3, LIMITS), ITERATIONS, PCT_DEPTH);
+}
+
+/// E07: the queue alone, as the batcher uses it, on all schedules there are of two writers.
+#[test]
+fn every_write_is_flushed_once_on_each_schedule() {
+    let scheduler = DfsScheduler::new(Some(DFS_ITERATIONS), false);
+    let played = Runner::new(scheduler, Config::default()).run(|| {
+        let queue = Arc::new(Mutex::new(Queue::new(Limits { in_flight_max: 1, ..LIMITS })));
+        let flushed = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let writer = thread::spawn({
+            let (queue, flushed) = (queue.clone(), flushed.clone());
+            move || {
+                for (id, number) in [(1, 10), (1, 11)] {
+                    carry(&queue, &flushed, id, number);
+                }
+            }
+        });
+        for (id, number) in [(1, 20), (2, 21)] {
+            carry(&queue, &flushed, id, number);
+        }
+        writer.join().unwrap();
+        let mut flushed = flushed.lock().unwrap().clone();
+        flushed.sort_unstable();
+        assert_eq!(flushed, [10, 11, 20, 21]);
+    });
+    assert!(played < DFS_ITERATIONS, "there are more schedules than {DFS_ITERATIONS}");
+}
+
+/// Hands in a write and carries whatever batch it is given, as a task of the batcher does.
+fn carry(queue: &Mutex<Queue<u32>>, flushed: &std::sync::Mutex<Vec<u32>>, id: u8, number: u32) {
+    let mut batches = {
+        let mut queue = queue.lock().unwrap();
+        queue.push(Id([id; 32]), 1, number);
+        queue.take_all()
+    };
+    while let Some(batch) = batches.pop() {
+        assert!(batches.is_empty(), "one place, one batch");
+        flushed.lock().unwrap().extend(batch.loads);
+        let mut queue = queue.lock().unwrap();
+        queue.end(&batch.ids);
+        batches = queue.take_all();
+    }
+}
+
+/// E07: handed in one after the other, flushed in that order, whatever else goes on.
+#[test]
+fn writes_of_one_id_keep_their_order() {
+    shuttle::check_random(
+        || {
+            let log = Arc::new(Mutex::new(Log::default()));
+            let batcher = logging(LIMITS, &log);
+            let others = {
+                let (batcher, log) = (batcher.clone(), log.clone());
+                thread::spawn(move || future::block_on(call(&batcher, &log, 1, 3)))
+            };
+            future::block_on(async {
+                let item = |number| Item { id: 9, bytes: 1, number };
+                let mut answers: Vec<_> =
+                    (0..5).map(|number| Box::pin(batcher.submit(Id([9; 32]), 1, item(number)))).collect();
+                // Polled once, each is handed in; and nobody waits for the one before.
+                poll_fn(|context| {
+                    for answer in &mut answers {
+                        assert!(answer.as_mut().poll(context).is_pending());
+                    }
+                    Poll::Ready(())
+                })
+                .await;
+                for answer in answers {
+                    answer.await.unwrap();
+                }
+            });
+            others.join().unwrap();
+            assert_eq!(log.lock().unwrap().flushed[&9], [0, 1, 2, 3, 4]);
+        },
+        ITERATIONS,
+    );
+}
+
+/// R07: a caller that goes away is not missed, and what it handed in is carried out.
+#[test]
+fn a_caller_that_goes_away_strands_nobody() {
+    shuttle::check_random(
+        || {
+            let log = Arc::new(Mutex::new(Log::default()));
+            let batcher = logging(Limits { in_flight_max: 1, ..LIMITS }, &log);
+            let leaver = {
+                let batcher = batcher.clone();
+                thread::spawn(move || {
+                    future::block_on(async {
+                        let item = Item { id: 0, bytes: 1, number: 7 };
+                        let mut answer = Box::pin(batcher.submit(Id([0; 32]), 1, item));
+                        poll_fn(|context| Poll::Ready(answer.as_mut().poll(context).is_ready())).await;
+                    });
+                })
+            };
+            future::block_on(call(&batcher, &log, 2, 3));
+            leaver.join().unwrap();
+            future::block_on(call(&batcher, &log, 3, 1));
+            assert!(log.lock().unwrap().flushed[&0].contains(&7));
+        },
+        ITERATIONS,
+    );
+}
+
+/// The tests above can fail: a queue that forgets to set off what waited is caught.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_lost_wake_up_would_be_caught() {
+    shuttle::check_random(
+        || {
+            let queue = Arc::new(Mutex::new(Queue::new(Limits { in_flight_max: 1, ..LIMITS })));
+            let callers: Vec<_> = (0..3_u8)
+                .map(|id| {
+                    thread::spawn({
+                        let queue = queue.clone();
+                        move || future::block_on(forgetful(&queue, id))
+                    })
+                })
+                .collect();
+            for caller in callers {
+                caller.join().unwrap();
+            }
+        },
+        ITERATIONS,
+    );
+}
+
+/// Hands in and flushes like the batcher, but never looks again after a batch has ended.
+async fn forgetful(queue: &Mutex<Queue<oneshot::Sender<()>>>, id: u8) {
+    let (caller, answer) = oneshot::channel();
+    let batches = {
+        let mut queue = queue.lock().unwrap();
+        queue.push(Id([id; 32]), 1, caller);
+        queue.take_all()
+    };
+    for batch in batches {
+        future::yield_now().await;
+        queue.lock().unwrap().end(&batch.ids);
+        for caller in batch.loads {
+            caller.send(()).unwrap();
+        }
+    }
+    answer.await.unwrap();
+}

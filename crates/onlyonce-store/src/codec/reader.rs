@@ -1,0 +1,145 @@
+//! The primitive parts of a blob, read. Every step checks before it believes, and names the field it was at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue};
+use onlyonce_core::time::{Timestamp, When};
+
+use crate::{Error, ErrorKind};
+
+const NANOS_PER_SEC: u32 = 1_000_000_000;
+
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(blob: &'a [u8]) -> Self {
+        Self { rest: blob }
+    }
+
+    pub(super) fn end(&self) -> Result<(), Error> {
+        match self.rest.len() {
+            0 => Ok(()),
+            more => Err(corrupt(&format!("has {more} bytes after its end"))),
+        }
+    }
+
+    fn take(&mut self, length: usize, what: &str) -> Result<&'a [u8], Error> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or_else(|| cut_short(what))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub(super) fn byte(&mut self, what: &str) -> Result<u8, Error> {
+        Ok(self.take(1, what)?[0])
+    }
+
+    pub(super) fn flag(&mut self, what: &str) -> Result<bool, Error> {
+        match self.byte(what)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            tag => Err(unknown_tag(what, tag)),
+        }
+    }
+
+    pub(super) fn integer<T: TryFrom<u64>>(&mut self, what: &str) -> Result<T, Error> {
+        let integer = self.varint(what)?;
+        T::try_from(integer)
+            .map_err(|_| corrupt(&format!("has {integer} for its {what}, which is out of range")))
+    }
+
+    fn varint(&mut self, what: &str) -> Result<u64, Error> {
+        let mut integer = 0_u64;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.byte(what)?;
+            let bits = u64::from(byte & 0x7f);
+            let is_last = byte < 0x80;
+            // Bits past the 64th, or a last byte that adds nothing: no writer of ours makes those.
+            if bits << shift >> shift != bits || (is_last && byte == 0 && shift > 0) {
+                break;
+            }
+            integer |= bits << shift;
+            if is_last {
+                return Ok(integer);
+            }
+        }
+        Err(corrupt(&format!("has a malformed integer in its {what}")))
+    }
+
+    pub(super) fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Error> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N, what)?);
+        Ok(array)
+    }
+
+    fn bytes(&mut self, what: &str) -> Result<&'a [u8], Error> {
+        let length = self.integer(what)?;
+        self.take(length, what)
+    }
+
+    pub(super) fn shared_bytes(&mut self, what: &str) -> Result<Bytes, Error> {
+        self.bytes(what).map(Bytes::copy_from_slice)
+    }
+
+    pub(super) fn text(&mut self, what: &str) -> Result<&'a str, Error> {
+        let bytes = self.bytes(what)?;
+        str::from_utf8(bytes).map_err(|error| corrupt(&format!("has no text in its {what}")).because(error))
+    }
+
+    pub(super) fn shared_text(&mut self, what: &str) -> Result<Arc<str>, Error> {
+        self.text(what).map(Arc::from)
+    }
+
+    pub(super) fn option<T>(
+        &mut self,
+        what: &str,
+        read: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        self.flag(what)?.then(|| read(self)).transpose()
+    }
+
+    pub(super) fn span(&mut self, what: &str) -> Result<Duration, Error> {
+        let secs = self.integer(what)?;
+        let nanos = self.integer(what)?;
+        if nanos >= NANOS_PER_SEC {
+            return Err(corrupt(&format!("has {nanos} nanoseconds in a second of its {what}")));
+        }
+        Ok(Duration::new(secs, nanos))
+    }
+
+    pub(super) fn moment(&mut self, what: &str) -> Result<When, Error> {
+        match self.byte(what)? {
+            0 => Ok(When::At(Timestamp::from_micros(unzigzag(self.integer(what)?)))),
+            1 => Ok(When::AfterWrite(self.span(what)?)),
+            tag => Err(unknown_tag(what, tag)),
+        }
+    }
+
+    pub(super) fn header(&mut self) -> Result<(HeaderName, HeaderValue), Error> {
+        let name = HeaderName::from_lowercase(self.bytes("header name")?)
+            .map_err(|error| corrupt("has an invalid header name").because(error))?;
+        let value = HeaderValue::from_bytes(self.bytes("header value")?)
+            .map_err(|error| corrupt(&format!("has an invalid value of header {name}")).because(error))?;
+        Ok((name, value))
+    }
+}
+
+pub(super) fn unknown_tag(what: &str, tag: u8) -> Error {
+    corrupt(&format!("has the unknown tag {tag} for its {what}"))
+}
+
+fn cut_short(what: &str) -> Error {
+    corrupt(&format!("is cut short in its {what}"))
+}
+
+fn corrupt(how: &str) -> Error {
+    let message = format!("stored record {how}; restore the record from a backup, or forget its key");
+    Error::new(ErrorKind::Corrupt, message)
+}
+
+fn unzigzag(number: u64) -> i64 {
+    (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
+}

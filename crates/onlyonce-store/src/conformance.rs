@@ -1,0 +1,138 @@
+//! The suite every engine passes.
+//!
+//! One list of promises, each a test of its own, so that a failing engine is told which promise it broke:
+//!
+//! ```text
+//! test postgres::a_swap_that_expects_an_old_revision_is_lost ... FAILED
+//! ```
+//!
+//! An engine's author enables the feature `conformance` in the dev-dependencies and writes, in a test:
+//!
+//! ```
+//! mod memory {
+//!     use onlyonce_store::memory::Memory;
+//!
+//!     onlyonce_store::conformance!(async { Memory::new() });
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! 1. The expression makes **a fresh, empty store for each case**: a schema, a file or a prefix of its own. The cases
+//!    run side by side.
+//! 2. The suite never sleeps for luck. It gives short spans and then looks, until the store's own clock says that
+//!    they have passed; the store's clock must therefore be moving. It gives up after [`PATIENCE`].
+//! 3. Whatever is random follows from a seed, which a failing case prints; `ONLYONCE_SEED` repeats it.
+//! 4. A case fails by panicking. `tests/it/broken.rs` in this crate holds broken engines up to the suite: each is
+//!    caught by the case that is named for it. A promise that no broken engine breaks is not tested.
+
+pub mod agreement;
+pub mod clock;
+pub mod outbox;
+pub mod random;
+pub mod reap;
+pub mod record;
+pub mod scan;
+pub mod story;
+pub mod swap;
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Store;
+
+/// How long the suite waits for a store's clock, or a case for its end, before it calls the store stuck.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Makes every case of the suite a test of the store that the given future makes; see the
+/// [module](mod@crate::conformance).
+#[macro_export]
+macro_rules! conformance {
+    ($make:expr) => {
+        $crate::conformance!(@each $make =>
+            swap::an_absent_record_is_inserted
+            swap::an_insert_over_an_existing_record_is_lost_and_shows_it
+            swap::a_swap_that_expects_an_old_revision_is_lost
+            swap::a_swap_of_a_record_that_is_gone_is_lost
+            swap::a_lost_swap_changes_nothing
+            swap::the_revision_is_the_one_the_caller_minted
+            swap::a_swap_that_is_sent_twice_is_recognised_by_its_revision
+            swap::of_many_concurrent_inserts_exactly_one_applies
+            swap::of_many_concurrent_swaps_exactly_one_applies
+            swap::no_update_is_lost_among_concurrent_writers
+            swap::records_of_different_keys_do_not_disturb_each_other
+            swap::keys_that_look_alike_stay_apart
+            swap::keys_of_another_scope_stay_apart
+            swap::preparing_again_and_at_once_changes_nothing
+            clock::moments_after_the_write_are_stamped_by_the_stores_clock
+            clock::known_moments_are_kept_to_the_microsecond
+            clock::now_never_runs_backwards
+            clock::a_look_does_not_restamp
+            record::every_field_of_every_state_survives
+            record::header_values_that_are_not_text_survive
+            record::bodies_of_any_size_survive
+            record::random_records_survive
+            reap::what_has_finished_and_expired_is_deleted
+            reap::what_has_not_expired_is_kept
+            reap::running_pending_and_unknown_records_are_never_deleted
+            reap::a_retryable_record_that_is_due_but_not_expired_is_kept
+            reap::no_more_than_the_limit_is_deleted
+            reap::a_key_that_is_used_again_is_never_deleted
+            reap::a_revision_never_comes_back
+            scan::a_listing_by_state_shows_that_state_only
+            scan::a_listing_by_scope_shows_that_scope_only
+            scan::pages_by_id_show_each_record_once_in_order
+            scan::what_is_due_comes_in_the_order_it_fell_due
+            scan::pages_of_what_is_due_show_each_record_once
+            scan::what_is_not_due_is_not_shown
+            scan::what_is_due_follows_the_last_write
+            scan::an_empty_store_has_one_empty_page
+            story::a_completed_attempt_is_replayed
+            story::a_renewal_in_between_does_not_lose_the_completion
+            story::a_superseded_attempt_cannot_complete
+            story::the_late_truth_counts
+            story::a_verdict_settles_what_nobody_knew
+            story::the_sweeper_finds_a_lapsed_lease
+            story::accepted_work_is_claimed_once
+            story::an_expired_key_runs_anew
+            story::a_forgotten_record_is_gone_after_reaping
+            outbox::messages_are_stored_with_an_applied_swap
+            outbox::messages_of_a_lost_swap_are_not_stored
+            outbox::a_store_without_an_outbox_refuses_messages
+            outbox::a_claimed_message_is_nobody_elses_until_the_claim_lapses
+            outbox::a_lapsed_claim_is_fenced
+            outbox::a_late_settlement_counts_while_nobody_else_has_the_message
+            outbox::a_failed_delivery_comes_again_after_its_pause
+            outbox::a_delivered_message_never_comes_again
+            outbox::dead_letters_keep_every_error
+            outbox::concurrent_relays_never_share_a_message
+            agreement::random_operations_agree_with_memory
+        );
+    };
+    (@each $make:expr => $($part:ident::$case:ident)*) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::conformance::run($make, $crate::conformance::$part::$case);
+            }
+        )*
+    };
+}
+
+/// Runs one case on the store that `make` makes; what the macro expands to.
+///
+/// # Panics
+///
+/// Where the store breaks the promise.
+pub fn run<S: Store, C: Future<Output = ()>>(
+    make: impl Future<Output = S>,
+    case: impl FnOnce(Arc<dyn Store>) -> C,
+) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime for the case").block_on(async {
+        let store = make.await;
+        store.prepare().await.expect("the store can be prepared");
+        let case = tokio::time::timeout(PATIENCE, case(Arc::new(store)));
+        case.await.expect("the case ends in good time");
+    });
+}

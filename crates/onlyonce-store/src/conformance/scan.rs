@@ -1,0 +1,137 @@
+//! Listings: by id, or by when records are due.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use onlyonce_core::record::{Id, State, StateName};
+use onlyonce_core::time::{Timestamp, When};
+
+use super::world::{
+    HOUR, MOMENT, Shared, before, completed, draft, draft_in, due, everything, ids, insert, list, now,
+    of_state, pending, retryable, running, scope, unknown, wait_until, write,
+};
+use crate::{Page, Query};
+
+const LATER: When = When::AfterWrite(HOUR);
+
+fn one_of_each(moment: When) -> [State<When>; 5] {
+    [pending(moment), running(moment), completed(moment), retryable(moment), unknown(Some(moment))]
+}
+
+/// M01
+pub async fn a_listing_by_state_shows_that_state_only(store: Shared) {
+    for copy in 0..3 {
+        for (number, state) in one_of_each(LATER).into_iter().enumerate() {
+            insert(&store, draft(&format!("{copy} {number}"), state)).await;
+        }
+    }
+    for state in StateName::ALL {
+        let listed = list(&store, of_state(state, 2)).await;
+        assert_eq!(listed.len(), 3, "{state}");
+        assert!(listed.iter().all(|(_, seen)| seen.record.state.name() == state), "{state}");
+    }
+    // The state column follows the record.
+    let (id, seen) = list(&store, of_state(StateName::Running, 9)).await.remove(0);
+    write(&store, id, &seen, draft("0 1", completed(LATER)).1).await;
+    assert_eq!(list(&store, of_state(StateName::Running, 9)).await.len(), 2);
+    assert_eq!(list(&store, of_state(StateName::Completed, 9)).await.len(), 4);
+}
+
+/// S01
+pub async fn a_listing_by_scope_shows_that_scope_only(store: Shared) {
+    for number in 0..4 {
+        insert(&store, draft_in(scope(1), &number.to_string(), running(LATER))).await;
+        insert(&store, draft_in(scope(2), &number.to_string(), completed(LATER))).await;
+    }
+    let of_scope = |digest, state| Query { scope: Some(digest), state, ..everything(3) };
+    let listed = list(&store, of_scope([2; 32], None)).await;
+    assert_eq!(listed.len(), 4);
+    assert!(listed.iter().all(|(_, seen)| *seen.record.scope.digest() == [2; 32]));
+    assert!(list(&store, of_scope([3; 32], None)).await.is_empty());
+    assert!(list(&store, of_scope([1; 32], Some(StateName::Completed))).await.is_empty());
+    assert_eq!(list(&store, of_scope([1; 32], Some(StateName::Running))).await.len(), 4);
+}
+
+/// E07
+pub async fn pages_by_id_show_each_record_once_in_order(store: Shared) {
+    let mut expected = BTreeSet::new();
+    for number in 0..23 {
+        let draft = draft(&number.to_string(), running(LATER));
+        expected.insert(draft.0);
+        insert(&store, draft).await;
+    }
+    let expected: Vec<Id> = expected.into_iter().collect();
+    for limit in [1, 2, 7, 23, 24, 1_000] {
+        assert_eq!(ids(&list(&store, everything(limit)).await), expected, "pages of {limit}");
+    }
+}
+
+/// M01
+pub async fn what_is_due_comes_in_the_order_it_fell_due(store: Shared) {
+    let expected = fall_due(&store).await;
+    assert_eq!(ids(&list(&store, due(1_000)).await), expected);
+    let (id, draft) = draft("soon", running(When::AfterWrite(MOMENT)));
+    let seen = insert(&store, (id, draft)).await;
+    assert_eq!(ids(&list(&store, due(1_000)).await), expected);
+    wait_until(&store, id, seen.record.written_at.plus(MOMENT)).await;
+    let with_soon: Vec<Id> = expected.into_iter().chain([id]).collect();
+    assert_eq!(ids(&list(&store, due(1_000)).await), with_soon);
+}
+
+/// M01
+pub async fn pages_of_what_is_due_show_each_record_once(store: Shared) {
+    let expected = fall_due(&store).await;
+    for limit in [1, 2, 7, 20, 21] {
+        assert_eq!(ids(&list(&store, due(limit)).await), expected, "pages of {limit}");
+    }
+    let running = Query { state: Some(StateName::Running), ..due(1) };
+    assert_eq!(list(&store, running).await.len(), 4);
+}
+
+/// Twenty records that are due, some at the very same moment, and some that are not; those that are, in order.
+async fn fall_due(store: &Shared) -> Vec<Id> {
+    let now = now(store).await;
+    let mut due = Vec::new();
+    for number in 0..20_u64 {
+        let at = before(now, HOUR + Duration::from_micros((number * 7) % 10));
+        let state = one_of_each(When::At(at))[usize::try_from(number).expect("small") % 5].clone();
+        let draft = draft(&number.to_string(), state);
+        due.push((at, draft.0));
+        insert(store, draft).await;
+        insert(store, draft_in(scope(2), &number.to_string(), running(LATER))).await;
+    }
+    due.sort_unstable();
+    due.into_iter().map(|(_, id)| id).collect()
+}
+
+/// M01
+pub async fn what_is_not_due_is_not_shown(store: Shared) {
+    for (number, state) in one_of_each(LATER).into_iter().chain([unknown(None)]).enumerate() {
+        insert(&store, draft(&number.to_string(), state)).await;
+    }
+    assert!(list(&store, due(10)).await.is_empty());
+}
+
+/// M01: also where the deadline, or what downstream remembers, comes before the lease or the expiry.
+pub async fn what_is_due_follows_the_last_write(store: Shared) {
+    let long_ago = When::At(Timestamp::from_micros(1));
+    let (id, mut first) = draft("k", running(long_ago));
+    let mut seen = insert(&store, (id, first.clone())).await;
+    let mut deadline = first.clone();
+    (deadline.state, deadline.began_at) = (running(LATER), long_ago);
+    let mut forgotten = first.clone();
+    (forgotten.state, forgotten.created_at, forgotten.relies_on_memory) = (retryable(LATER), long_ago, true);
+    first.state = running(LATER);
+    let never = draft("k", unknown(None)).1;
+    for (next, is_due) in [(first, false), (deadline, true), (never, false), (forgotten, true)] {
+        seen = write(&store, id, &seen, next).await;
+        assert_eq!(list(&store, due(10)).await.len(), usize::from(is_due), "{:?}", seen.record.state);
+    }
+}
+
+/// E07
+pub async fn an_empty_store_has_one_empty_page(store: Shared) {
+    for query in [everything(10), due(10), of_state(StateName::Running, 10)] {
+        assert_eq!(store.scan(query).await.expect("an answer"), Page { records: Vec::new(), next: None });
+    }
+}

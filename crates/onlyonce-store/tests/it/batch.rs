@@ -1,0 +1,204 @@
+//! The batcher on tokio's tasks. Its schedules are tested with shuttle, next to its code.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use onlyonce_core::record::Id;
+use onlyonce_store::batch::{Batcher, Limits};
+use onlyonce_store::{Error, ErrorKind};
+use tokio::sync::Semaphore;
+
+const LIMITS: Limits = Limits { rows_max: 100, bytes_max: 1_000, in_flight_max: 1 };
+
+/// A batcher whose flushes wait to be let through, and what each of them carried.
+struct Gated {
+    batcher: Batcher<u32, u32>,
+    gate: Arc<Semaphore>,
+    batches: Arc<Mutex<Vec<Vec<u32>>>>,
+}
+
+impl Gated {
+    fn new(limits: Limits) -> Self {
+        let (gate, batches) = (Arc::new(Semaphore::new(0)), Arc::<Mutex<Vec<Vec<u32>>>>::default());
+        let batcher = Batcher::new(limits, {
+            let (gate, batches) = (gate.clone(), batches.clone());
+            move |rows: Vec<u32>| {
+                batches.lock().unwrap().push(rows.clone());
+                let gate = gate.clone();
+                async move {
+                    gate.acquire().await.unwrap().forget();
+                    rows.into_iter().map(answer).collect()
+                }
+            }
+        });
+        Self { batcher, gate, batches }
+    }
+
+    /// Hands in a row under an id of its own.
+    fn submit(&self, row: u32, bytes: usize) -> tokio::task::JoinHandle<Result<u32, Error>> {
+        let batcher = self.batcher.clone();
+        tokio::spawn(async move { batcher.submit(id(row), bytes, row).await })
+    }
+
+    async fn until_batches(&self, count: usize) {
+        while self.batches.lock().unwrap().len() < count {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Rows above 900 are bad.
+fn answer(row: u32) -> Result<u32, Error> {
+    match row {
+        0..=900 => Ok(row),
+        _ => Err(Error::new(ErrorKind::Other, format!("row {row} is bad"))),
+    }
+}
+
+fn id(row: u32) -> Id {
+    let mut id = [0; 32];
+    id[..4].copy_from_slice(&row.to_be_bytes());
+    Id(id)
+}
+
+/// Lets every task that can go on do so: on one thread they take turns.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lone_write_goes_at_once_and_those_that_come_meanwhile_go_together() {
+    let gated = Gated::new(LIMITS);
+    let first = gated.submit(0, 1);
+    gated.until_batches(1).await;
+    let rest: Vec<_> = (1..=10).map(|row| gated.submit(row, 1)).collect();
+    settle().await;
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![0]], "no second batch while the first is under way");
+    assert!(!first.is_finished(), "nobody is answered before the flush has ended");
+    gated.gate.add_permits(2);
+    assert_eq!(first.await.unwrap().unwrap(), 0);
+    for (row, answer) in (1..).zip(rest) {
+        assert_eq!(answer.await.unwrap().unwrap(), row);
+    }
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![0], (1..=10).collect()]);
+}
+
+#[tokio::test]
+async fn a_batch_is_bounded_in_rows_and_bytes_and_a_large_row_goes_alone() {
+    let gated = Gated::new(Limits { rows_max: 3, ..LIMITS });
+    let mut answers = vec![gated.submit(0, 1)];
+    gated.until_batches(1).await;
+    for (row, bytes) in [(1, 1), (2, 1), (3, 1), (4, 600), (5, 600), (6, 5_000), (7, 1)] {
+        answers.push(gated.submit(row, bytes));
+    }
+    settle().await;
+    gated.gate.add_permits(100);
+    for answer in answers {
+        answer.await.unwrap().unwrap();
+    }
+    let expected = [vec![0], vec![1, 2, 3], vec![4], vec![5], vec![6], vec![7]];
+    assert_eq!(*gated.batches.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn as_many_batches_as_allowed_are_under_way_at_once() {
+    let gated = Gated::new(Limits { in_flight_max: 2, ..LIMITS });
+    let answers: Vec<_> = (0..4).map(|row| gated.submit(row, 1)).collect();
+    settle().await;
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![0], vec![1]]);
+    gated.gate.add_permits(100);
+    for answer in answers {
+        answer.await.unwrap().unwrap();
+    }
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![0], vec![1], vec![2, 3]]);
+}
+
+#[tokio::test]
+async fn writes_of_one_id_go_one_batch_after_the_other() {
+    let gated = Gated::new(Limits { in_flight_max: 3, ..LIMITS });
+    let submit = |row| {
+        let batcher = gated.batcher.clone();
+        tokio::spawn(async move { batcher.submit(id(77), 1, row).await })
+    };
+    let answers: Vec<_> = (0..3).map(submit).collect();
+    settle().await;
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![0]], "places are free, but the id is taken");
+    gated.gate.add_permits(100);
+    for answer in answers {
+        answer.await.unwrap().unwrap();
+    }
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![0], vec![1], vec![2]]);
+}
+
+#[tokio::test]
+async fn one_bad_row_fails_alone() {
+    let gated = Gated::new(LIMITS);
+    gated.gate.add_permits(100);
+    let answers: Vec<_> = [1, 2, 999, 3].map(|row| gated.submit(row, 1)).into_iter().collect();
+    let mut failed = Vec::new();
+    for answer in answers {
+        failed.extend(answer.await.unwrap().err().map(|error| error.to_string()));
+    }
+    assert_eq!(failed, ["row 999 is bad"]);
+}
+
+/// R07
+#[tokio::test]
+async fn a_caller_that_goes_away_does_not_take_its_write_with_it() {
+    let gated = Gated::new(LIMITS);
+    let first = gated.submit(0, 1);
+    gated.until_batches(1).await;
+    let (leaver, stayer) = (gated.submit(1, 1), gated.submit(2, 1));
+    settle().await;
+    first.abort();
+    leaver.abort();
+    settle().await;
+    gated.gate.add_permits(100);
+    assert_eq!(stayer.await.unwrap().unwrap(), 2);
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![0], vec![1, 2]]);
+}
+
+/// X05: whether it was written is not known, and nobody hangs.
+#[tokio::test]
+async fn a_flush_that_panics_answers_unavailable_and_the_next_one_goes() {
+    for panics_at_once in [true, false] {
+        let batcher = Batcher::new(LIMITS, move |rows: Vec<u32>| {
+            assert!(!(panics_at_once && rows[0] == 1), "at once");
+            async move {
+                tokio::task::yield_now().await;
+                assert!(rows[0] != 1, "later");
+                rows.into_iter().map(Ok).collect()
+            }
+        });
+        let error = batcher.submit(id(1), 1, 1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(batcher.submit(id(1), 1, 2).await.unwrap(), 2);
+    }
+}
+
+/// X05
+#[tokio::test]
+async fn a_flush_that_answers_too_few_is_believed_in_nothing() {
+    let batcher: Batcher<u32, u32> = Batcher::new(LIMITS, async |_| Vec::new());
+    assert_eq!(batcher.submit(id(1), 1, 1).await.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+/// A store may outlive the runtime that its batch was under way on.
+#[test]
+fn a_runtime_that_shuts_down_leaves_the_batcher_usable() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let gated = Gated::new(LIMITS);
+    let first = runtime();
+    first.block_on(async {
+        gated.submit(1, 1);
+        gated.until_batches(1).await;
+        gated.submit(2, 1);
+        settle().await;
+    });
+    first.shutdown_timeout(Duration::from_secs(10));
+    gated.gate.add_permits(100);
+    assert_eq!(runtime().block_on(gated.batcher.submit(id(1), 1, 3)).unwrap(), 3);
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![1], vec![3]], "what waited was given up");
+}

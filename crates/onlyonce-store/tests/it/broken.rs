@@ -1,0 +1,512 @@
+//! The suite can fail: each of these engines breaks one promise, and the case that is named for it notices.
+
+#![allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "a fault spoils one thing and leaves all others as they are"
+)]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::HeaderValue;
+use onlyonce_core::key::Key;
+use onlyonce_core::machine::{self, Force};
+use onlyonce_core::record::{Draft, Id, Record, Response, Revision, Seen, State, StateName, Token};
+use onlyonce_core::scope::Scope;
+use onlyonce_core::time::{Timestamp, When};
+use onlyonce_store::memory::Memory;
+use onlyonce_store::outbox::{Claimed, Message, Outbox, Settled};
+use onlyonce_store::{Change, Cursor, Error, Page, Query, Store, Swapped};
+
+/// What is wrong with an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Nothing: that the wrapper itself is no fault.
+    None,
+    InsertsOver,
+    IgnoresRevision,
+    InsertsWhatIsGone,
+    WritesBeforeItCompares,
+    LooksThenWrites,
+    MintsRevisions,
+    RevisionsAreSigned,
+    ForgetsOwnRevision,
+    LostShowsNothing,
+    MixesUpAnswers,
+    FoldsCase,
+    IgnoresScope,
+    PreparesAfresh,
+    AppliesWithoutWriting,
+    StampsTooEarly,
+    ShowsAnotherClock,
+    ClockRunsBackwards,
+    RoundsToMillis,
+    RestampsOnLook,
+    LosesEvidence,
+    LosesLabel,
+    LosesResponses,
+    KeepsCreatedAt,
+    HeadersAreText,
+    BodiesEndAt64KiB,
+    ReapsNothing,
+    ReapIgnoresExpiry,
+    ReapIgnoresState,
+    ReapIsDue,
+    ReapIgnoresLimit,
+    ReapMiscounts,
+    ReapLooksThenDeletes,
+    ScanIgnoresState,
+    ScanKeepsTheFirstState,
+    ScanIgnoresScope,
+    ScanSkips,
+    ScanRepeats,
+    ScanNeverEnds,
+    ScanPromisesMore,
+    ScanIgnoresDue,
+    ScanHidesDue,
+    ScanIsOutOfOrder,
+    ScanForgetsDeadlines,
+    DropsMessages,
+    SendsWhatWasLost,
+    HasNoOutboxAndSaysNothing,
+    ClaimsWhatIsClaimed,
+    ClaimsLapseEarly,
+    SettlesForAnybody,
+    RefusesLateSettlement,
+    AgainAtOnce,
+    DeliversTwice,
+    KeepsTheLastError,
+    RelaysShare,
+}
+
+#[derive(Debug)]
+struct Broken {
+    inner: Memory,
+    fault: Fault,
+    count: AtomicU64,
+    /// What the fault needs to remember.
+    ids: Mutex<HashMap<Id, Id>>,
+    first_states: Mutex<HashMap<Id, StateName>>,
+    claimed: Mutex<Vec<Claimed>>,
+    dead: Mutex<HashMap<String, Arc<str>>>,
+}
+
+impl Broken {
+    fn new(fault: Fault) -> Self {
+        Self {
+            inner: Memory::new(),
+            fault,
+            count: AtomicU64::new(0),
+            ids: Mutex::default(),
+            first_states: Mutex::default(),
+            claimed: Mutex::default(),
+            dead: Mutex::default(),
+        }
+    }
+
+    fn next(&self) -> u64 {
+        self.count.fetch_add(1, Ordering::SeqCst)
+    }
+
+    async fn current(&self, id: Id) -> Option<Revision> {
+        self.inner.load(id).await.unwrap().map(|seen| seen.revision)
+    }
+
+    /// What this engine writes where it is asked for `change`.
+    async fn spoil(&self, id: Id, change: &mut Change) {
+        let current = self.current(id).await;
+        let is_over = change.expected.is_none() && current.is_some();
+        match self.fault {
+            Fault::InsertsOver if is_over => change.expected = current,
+            Fault::IgnoresRevision if current.is_some() => change.expected = current,
+            Fault::InsertsWhatIsGone if current.is_none() => change.expected = None,
+            Fault::LooksThenWrites if current == change.expected => {
+                on_the_way().await;
+                change.expected = self.current(id).await;
+            }
+            Fault::MintsRevisions => change.revision = Revision(self.next()),
+            Fault::RevisionsAreSigned => change.revision.0 &= u64::MAX >> 1,
+            Fault::DropsMessages | Fault::HasNoOutboxAndSaysNothing => change.messages.clear(),
+            Fault::LosesEvidence => change.next.evidence = None,
+            Fault::LosesResponses => {
+                if let State::Completed { response, .. } = &mut change.next.state {
+                    *response = None;
+                }
+            }
+            Fault::KeepsCreatedAt => {
+                let seen = self.inner.load(id).await.unwrap();
+                let kept = seen.map(|seen| When::At(seen.record.created_at));
+                change.next.created_at = kept.unwrap_or(change.next.created_at);
+            }
+            Fault::LosesLabel => change.next.scope = Scope::stored(*change.next.scope.digest(), None),
+            Fault::HeadersAreText => edit(&mut change.next, |response| {
+                for (_, value) in &mut response.headers {
+                    let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
+                    *value = HeaderValue::from_bytes(text.as_bytes()).unwrap();
+                }
+            }),
+            Fault::BodiesEndAt64KiB => edit(&mut change.next, |response| response.body.truncate(65_535)),
+            Fault::RoundsToMillis => {
+                if let When::At(at) = change.next.created_at {
+                    change.next.created_at = When::At(Timestamp::from_micros(at.as_micros() / 1_000 * 1_000));
+                }
+            }
+            Fault::StampsTooEarly => change.next.began_at = earlier(change.next.began_at),
+            _ => {}
+        }
+    }
+
+    /// The row this engine keeps a record in.
+    fn row(&self, id: Id, next: &Draft) -> Id {
+        let row = match self.fault {
+            Fault::FoldsCase => Id::of(&next.scope, &Key::stored(&next.key.as_str().to_lowercase())),
+            Fault::IgnoresScope => Id::of(&Scope::stored([0; 32], None), &next.key),
+            _ => id,
+        };
+        self.ids.lock().unwrap().insert(id, row);
+        self.first_states.lock().unwrap().entry(id).or_insert(next.state.name());
+        row
+    }
+
+    /// What this engine shows instead of what is there.
+    fn show(&self, mut seen: Seen) -> Seen {
+        match self.fault {
+            Fault::ShowsAnotherClock => seen.now = seen.now.plus(Duration::from_secs(600)),
+            Fault::ClockRunsBackwards if self.next() % 7 == 6 => {
+                seen.now = Timestamp::from_micros(seen.now.as_micros() - 1_000_000);
+            }
+            _ => {}
+        }
+        seen
+    }
+
+    async fn erase(&self, id: Id, is_to_go: impl Fn(&Seen) -> bool) -> usize {
+        let Some(seen) = self.inner.load(id).await.unwrap() else { return 0 };
+        if !is_to_go(&seen) {
+            return 0;
+        }
+        let next = machine::forget(&seen, Token([0; 16]), Force::Yes).unwrap();
+        let revision = Revision(u64::MAX - self.next());
+        let change = Change { expected: Some(seen.revision), revision, next, messages: Vec::new() };
+        self.inner.swap(id, change).await.unwrap();
+        self.inner.reap(1).await.unwrap()
+    }
+
+    async fn all(&self) -> Vec<(Id, Seen)> {
+        let query = Query { state: None, scope: None, only_due: false, after: None, limit: 10_000 };
+        self.inner.scan(query).await.unwrap().records
+    }
+
+    async fn erase_all(&self, is_to_go: impl Fn(&Seen) -> bool) -> usize {
+        let mut erased = 0;
+        for (id, _) in self.all().await {
+            erased += self.erase(id, &is_to_go).await;
+        }
+        erased
+    }
+}
+
+/// What lies between two statements of an engine with a server.
+async fn on_the_way() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// Does this to every response in a draft.
+fn edit(draft: &mut Draft, change: impl Fn(&mut Response)) {
+    if let State::Completed { response: Some(response), .. } = &mut draft.state {
+        change(response);
+    }
+}
+
+fn earlier(when: When) -> When {
+    match when {
+        When::At(at) => When::At(at),
+        When::AfterWrite(_) => When::At(Timestamp::from_micros(1)),
+    }
+}
+
+fn is_finished(seen: &Seen) -> bool {
+    matches!(seen.record.state.name(), StateName::Completed | StateName::Retryable)
+}
+
+fn is_due(record: &Record, now: Timestamp) -> bool {
+    record.draft().due().stamp(record.written_at).is_some_and(|due_at| due_at <= now)
+}
+
+#[async_trait]
+impl Store for Broken {
+    async fn prepare(&self) -> Result<(), Error> {
+        if self.fault == Fault::PreparesAfresh {
+            self.erase_all(|_| true).await;
+        }
+        self.inner.prepare().await
+    }
+
+    async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
+        let row = self.ids.lock().unwrap().get(&id).copied().unwrap_or(id);
+        let seen = self.inner.load(row).await?.map(|seen| self.show(seen));
+        Ok(seen.map(|mut seen| {
+            if self.fault == Fault::RestampsOnLook {
+                seen.record = Arc::new(seen.record.draft().stamp(seen.now));
+            }
+            seen
+        }))
+    }
+
+    async fn swap(&self, id: Id, mut change: Change) -> Result<Swapped, Error> {
+        let id = self.row(id, &change.next);
+        self.spoil(id, &mut change).await;
+        let revision = change.revision;
+        let seen = self.inner.load(id).await?.filter(|seen| Some(seen.revision) == change.expected);
+        if let (Some(Seen { now, .. }), Fault::AppliesWithoutWriting) = (seen, self.fault)
+            && self.next() % 20 == 19
+        {
+            return Ok(Swapped::Applied(Seen { record: Arc::new(change.next.stamp(now)), revision, now }));
+        }
+        let again = change.clone();
+        let swapped = self.inner.swap(id, change).await?;
+        match (swapped, self.fault) {
+            (Swapped::Lost(Some(_)), Fault::LostShowsNothing) => Ok(Swapped::Lost(None)),
+            (Swapped::Lost(Some(seen)), Fault::WritesBeforeItCompares) => {
+                self.inner.swap(id, Change { expected: Some(seen.revision), ..again }).await?;
+                Ok(Swapped::Lost(Some(seen)))
+            }
+            (Swapped::Lost(Some(mut seen)), Fault::ForgetsOwnRevision) if seen.revision == revision => {
+                seen.revision = Revision(0);
+                Ok(Swapped::Lost(Some(seen)))
+            }
+            (Swapped::Lost(Some(seen)), Fault::SendsWhatWasLost) => {
+                let next = seen.record.draft();
+                let revision = Revision(self.next());
+                let messages = again.messages;
+                let id = Id([0xee; 32]);
+                let expected = self.current(id).await;
+                self.inner.swap(id, Change { expected, revision, next, messages }).await?;
+                Ok(Swapped::Lost(Some(seen)))
+            }
+            (Swapped::Applied(mut seen), Fault::MixesUpAnswers) if self.next() % 2 == 1 => {
+                seen.record = self.all().await.remove(0).1.record;
+                Ok(Swapped::Applied(seen))
+            }
+            (Swapped::Applied(seen), _) => Ok(Swapped::Applied(self.show(seen))),
+            (Swapped::Lost(seen), _) => Ok(Swapped::Lost(seen.map(|seen| self.show(seen)))),
+        }
+    }
+
+    async fn scan(&self, mut query: Query) -> Result<Page, Error> {
+        match self.fault {
+            Fault::ScanIgnoresState => query.state = None,
+            Fault::ScanIgnoresScope => query.scope = None,
+            Fault::ScanIgnoresDue => query.only_due = false,
+            Fault::ScanNeverEnds => query.after = None,
+            _ => {}
+        }
+        let (state, only_due) = (query.state, query.only_due);
+        if self.fault == Fault::ScanKeepsTheFirstState {
+            query.state = None;
+        }
+        let mut page = self.inner.scan(query).await?;
+        match self.fault {
+            Fault::ScanKeepsTheFirstState => {
+                let states = self.first_states.lock().unwrap();
+                page.records.retain(|(id, _)| state.is_none_or(|state| states[id] == state));
+            }
+            Fault::ScanSkips if page.next.is_some() => drop(page.records.remove(0)),
+            Fault::ScanRepeats if page.next.is_some() && page.records.len() > 1 => {
+                page.next.as_mut().unwrap().id = page.records[page.records.len() - 2].0;
+            }
+            Fault::ScanPromisesMore if page.records.is_empty() => {
+                page.next = Some(Cursor { due_at: None, id: Id([0; 32]) });
+            }
+            Fault::ScanIsOutOfOrder if only_due => page.records.reverse(),
+            Fault::ScanHidesDue if only_due => page.records.retain(|(_, seen)| is_finished(seen)),
+            Fault::ScanForgetsDeadlines if only_due => {
+                page.records.retain(|(_, seen)| match &seen.record.state {
+                    State::Running { lapses_at } => *lapses_at <= seen.now,
+                    _ => true,
+                });
+            }
+            _ => {}
+        }
+        Ok(page)
+    }
+
+    async fn reap(&self, limit: usize) -> Result<usize, Error> {
+        match self.fault {
+            Fault::ReapsNothing => Ok(0),
+            Fault::ReapIgnoresExpiry => Ok(self.erase_all(is_finished).await),
+            Fault::ReapIgnoresState => Ok(self.erase_all(|seen| is_due(&seen.record, seen.now)).await),
+            Fault::ReapIsDue => {
+                Ok(self.erase_all(|seen| is_finished(seen) && is_due(&seen.record, seen.now)).await)
+            }
+            Fault::ReapIgnoresLimit => self.inner.reap(usize::MAX).await,
+            Fault::ReapMiscounts => self.inner.reap(limit).await.map(|count| count.min(1)),
+            Fault::ReapLooksThenDeletes => {
+                let mut reaped = 0;
+                for (id, seen) in self.all().await {
+                    if machine::may_reap(&seen.record, seen.now) {
+                        on_the_way().await;
+                        reaped += self.erase(id, |_| true).await;
+                    }
+                }
+                Ok(reaped)
+            }
+            _ => self.inner.reap(limit).await,
+        }
+    }
+
+    fn outbox(&self) -> Option<&dyn Outbox> {
+        (self.fault != Fault::HasNoOutboxAndSaysNothing).then_some(self)
+    }
+}
+
+#[async_trait]
+impl Outbox for Broken {
+    async fn claim(&self, token: Token, lease: Duration, limit: usize) -> Result<Vec<Claimed>, Error> {
+        let lease = match self.fault {
+            Fault::ClaimsWhatIsClaimed => Duration::ZERO,
+            Fault::ClaimsLapseEarly => lease / 10,
+            _ => lease,
+        };
+        let claimed = self.inner.outbox().unwrap().claim(token, lease, limit).await?;
+        let mut before = self.claimed.lock().unwrap();
+        let again = match self.fault {
+            Fault::RelaysShare if self.next() % 5 == 4 => before.last().cloned(),
+            Fault::DeliversTwice if claimed.is_empty() => before.pop(),
+            _ => None,
+        };
+        before.extend(claimed.iter().cloned());
+        Ok(claimed.into_iter().chain(again).take(limit).collect())
+    }
+
+    async fn settle(&self, key: &str, token: Token, mut settled: Settled) -> Result<bool, Error> {
+        let outbox = self.inner.outbox().unwrap();
+        match (&mut settled, self.fault) {
+            (Settled::Again { after, .. }, Fault::AgainAtOnce) => *after = Duration::ZERO,
+            (Settled::Dead { error }, Fault::KeepsTheLastError) => {
+                self.dead.lock().unwrap().insert(key.into(), error.clone());
+            }
+            (_, Fault::SettlesForAnybody) => {
+                let holder =
+                    self.claimed.lock().unwrap().iter().rev().find(|c| &*c.message.key == key).cloned();
+                return match holder {
+                    Some(holder) => outbox.settle(key, holder.token, settled).await,
+                    None => Ok(false),
+                };
+            }
+            (_, Fault::RefusesLateSettlement) => return Ok(false),
+            _ => {}
+        }
+        outbox.settle(key, token, settled).await
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<(Message, Vec<Arc<str>>)>, Error> {
+        let mut dead = self.inner.outbox().unwrap().dead_letters(limit).await?;
+        if self.fault == Fault::KeepsTheLastError {
+            for (message, errors) in &mut dead {
+                *errors = vec![self.dead.lock().unwrap()[&*message.key].clone()];
+            }
+        }
+        Ok(dead)
+    }
+}
+
+/// The wrapper itself breaks nothing.
+mod sound {
+    use super::{Broken, Fault};
+
+    onlyonce_store::conformance!(async { Broken::new(Fault::None) });
+}
+
+/// Each is caught by the case it is named with.
+macro_rules! caught {
+    ($($test:ident: $fault:ident by $part:ident::$case:ident)*) => {
+        $(
+            /// E07
+            #[test]
+            #[should_panic]
+            fn $test() {
+                onlyonce_store::conformance::run(
+                    async { Broken::new(Fault::$fault) },
+                    onlyonce_store::conformance::$part::$case,
+                );
+            }
+        )*
+    };
+}
+
+caught! {
+    inserts_over: InsertsOver by swap::an_insert_over_an_existing_record_is_lost_and_shows_it
+    inserts_over_in_a_crowd: InsertsOver by swap::of_many_concurrent_inserts_exactly_one_applies
+    inserts_over_its_own: InsertsOver by swap::a_swap_that_is_sent_twice_is_recognised_by_its_revision
+    ignores_revision: IgnoresRevision by swap::a_swap_that_expects_an_old_revision_is_lost
+    ignores_revision_in_a_crowd: IgnoresRevision by swap::of_many_concurrent_swaps_exactly_one_applies
+    ignores_revision_of_writers: IgnoresRevision by swap::no_update_is_lost_among_concurrent_writers
+    ignores_revision_of_the_superseded: IgnoresRevision by story::a_superseded_attempt_cannot_complete
+    ignores_revision_after_a_renewal: IgnoresRevision by story::a_renewal_in_between_does_not_lose_the_completion
+    ignores_revision_of_a_claim: IgnoresRevision by story::accepted_work_is_claimed_once
+    ignores_revision_of_an_earlier_use: IgnoresRevision by reap::a_revision_never_comes_back
+    inserts_what_is_gone: InsertsWhatIsGone by swap::a_swap_of_a_record_that_is_gone_is_lost
+    writes_before_it_compares: WritesBeforeItCompares by swap::a_lost_swap_changes_nothing
+    looks_then_writes: LooksThenWrites by swap::of_many_concurrent_swaps_exactly_one_applies
+    looks_then_inserts: LooksThenWrites by swap::of_many_concurrent_inserts_exactly_one_applies
+    mints_revisions: MintsRevisions by swap::the_revision_is_the_one_the_caller_minted
+    revisions_are_signed: RevisionsAreSigned by swap::the_revision_is_the_one_the_caller_minted
+    forgets_own_revision: ForgetsOwnRevision by swap::a_swap_that_is_sent_twice_is_recognised_by_its_revision
+    lost_shows_nothing: LostShowsNothing by swap::an_insert_over_an_existing_record_is_lost_and_shows_it
+    mixes_up_answers: MixesUpAnswers by swap::records_of_different_keys_do_not_disturb_each_other
+    folds_case: FoldsCase by swap::keys_that_look_alike_stay_apart
+    ignores_scope: IgnoresScope by swap::keys_of_another_scope_stay_apart
+    prepares_afresh: PreparesAfresh by swap::preparing_again_and_at_once_changes_nothing
+    loses_a_write: AppliesWithoutWriting by agreement::random_operations_agree_with_memory
+    stamps_too_early: StampsTooEarly by swap::an_absent_record_is_inserted
+    stamps_by_another_clock: StampsTooEarly by clock::moments_after_the_write_are_stamped_by_the_stores_clock
+    shows_another_clock: ShowsAnotherClock by clock::moments_after_the_write_are_stamped_by_the_stores_clock
+    clock_runs_backwards: ClockRunsBackwards by clock::now_never_runs_backwards
+    rounds_to_millis: RoundsToMillis by clock::known_moments_are_kept_to_the_microsecond
+    restamps_on_look: RestampsOnLook by clock::a_look_does_not_restamp
+    loses_evidence: LosesEvidence by record::every_field_of_every_state_survives
+    loses_label: LosesLabel by record::random_records_survive
+    loses_responses: LosesResponses by story::a_completed_attempt_is_replayed
+    loses_what_was_found: LosesResponses by story::a_verdict_settles_what_nobody_knew
+    keeps_created_at: KeepsCreatedAt by story::an_expired_key_runs_anew
+    headers_are_text: HeadersAreText by record::header_values_that_are_not_text_survive
+    bodies_end: BodiesEndAt64KiB by record::bodies_of_any_size_survive
+    reaps_nothing: ReapsNothing by reap::what_has_finished_and_expired_is_deleted
+    reaps_nothing_forgotten: ReapsNothing by story::a_forgotten_record_is_gone_after_reaping
+    reap_ignores_expiry: ReapIgnoresExpiry by reap::what_has_not_expired_is_kept
+    reap_ignores_state: ReapIgnoresState by reap::running_pending_and_unknown_records_are_never_deleted
+    reap_is_due: ReapIsDue by reap::a_retryable_record_that_is_due_but_not_expired_is_kept
+    reap_ignores_limit: ReapIgnoresLimit by reap::no_more_than_the_limit_is_deleted
+    reap_miscounts: ReapMiscounts by reap::no_more_than_the_limit_is_deleted
+    reap_disagrees: ReapMiscounts by agreement::random_operations_agree_with_memory
+    reap_looks_then_deletes: ReapLooksThenDeletes by reap::a_key_that_is_used_again_is_never_deleted
+    scan_ignores_state: ScanIgnoresState by scan::a_listing_by_state_shows_that_state_only
+    scan_keeps_the_first_state: ScanKeepsTheFirstState by scan::a_listing_by_state_shows_that_state_only
+    scan_ignores_scope: ScanIgnoresScope by scan::a_listing_by_scope_shows_that_scope_only
+    scan_skips: ScanSkips by scan::pages_by_id_show_each_record_once_in_order
+    scan_skips_due: ScanSkips by scan::pages_of_what_is_due_show_each_record_once
+    scan_repeats: ScanRepeats by scan::pages_by_id_show_each_record_once_in_order
+    scan_never_ends: ScanNeverEnds by scan::pages_by_id_show_each_record_once_in_order
+    scan_promises_more: ScanPromisesMore by scan::an_empty_store_has_one_empty_page
+    scan_ignores_due: ScanIgnoresDue by scan::what_is_not_due_is_not_shown
+    scan_hides_due: ScanHidesDue by story::the_sweeper_finds_a_lapsed_lease
+    scan_hides_the_lost: ScanHidesDue by story::the_late_truth_counts
+    scan_is_out_of_order: ScanIsOutOfOrder by scan::what_is_due_comes_in_the_order_it_fell_due
+    scan_forgets_deadlines: ScanForgetsDeadlines by scan::what_is_due_follows_the_last_write
+    drops_messages: DropsMessages by outbox::messages_are_stored_with_an_applied_swap
+    sends_what_was_lost: SendsWhatWasLost by outbox::messages_of_a_lost_swap_are_not_stored
+    has_no_outbox_and_says_nothing: HasNoOutboxAndSaysNothing by outbox::a_store_without_an_outbox_refuses_messages
+    claims_what_is_claimed: ClaimsWhatIsClaimed by outbox::a_claimed_message_is_nobody_elses_until_the_claim_lapses
+    claims_lapse_early: ClaimsLapseEarly by outbox::a_claimed_message_is_nobody_elses_until_the_claim_lapses
+    settles_for_anybody: SettlesForAnybody by outbox::a_lapsed_claim_is_fenced
+    refuses_late_settlement:
+        RefusesLateSettlement by outbox::a_late_settlement_counts_while_nobody_else_has_the_message
+    again_at_once: AgainAtOnce by outbox::a_failed_delivery_comes_again_after_its_pause
+    delivers_twice: DeliversTwice by outbox::a_delivered_message_never_comes_again
+    keeps_the_last_error: KeepsTheLastError by outbox::dead_letters_keep_every_error
+    relays_share: RelaysShare by outbox::concurrent_relays_never_share_a_message
+}

@@ -1,0 +1,14 @@
+//! One binary for all integration tests of the seam.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
+mod batch;
+mod broken;
+mod codec;
+
+/// E06, E07
+mod memory {
+    use onlyonce_store::memory::Memory;
+
+    onlyonce_store::conformance!(async { Memory::new() });
+}

@@ -1,0 +1,86 @@
+//! What goes on behind the requests: the sweeper and the reaper.
+//!
+//! Any number of nodes may run them on one store. They share the work through the store's own compare and swap: of two
+//! that find the same record, one writes and the other sees that it is done.
+//!
+//! Neither is felt by the traffic: both work in small batches, until nothing is due, and rest between two batches for
+//! as long as the last one took, so that a slow store is asked less.
+
+mod reaper;
+mod sweeper;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use crate::engine::{Engine, chain};
+
+/// How often what goes on behind the requests comes round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Background {
+    /// How often lapsed leases are looked for.
+    pub sweep_every: Duration,
+    /// How often expired records are deleted.
+    pub reap_every: Duration,
+    /// How many are deleted at once.
+    pub reap_batch: usize,
+}
+
+impl Default for Background {
+    fn default() -> Self {
+        Self { sweep_every: Duration::from_secs(5), reap_every: Duration::from_secs(30), reap_batch: 200 }
+    }
+}
+
+/// The workers of one node. They stop when it is dropped.
+#[derive(Debug)]
+#[must_use = "the workers stop when this is dropped"]
+pub struct Workers(Vec<JoinHandle<()>>);
+
+impl Workers {
+    /// Starts them on this runtime.
+    pub fn start(engine: &Arc<Engine>, background: &Background) -> Self {
+        let (sweeps, reaps, batch) = (engine.clone(), engine.clone(), background.reap_batch);
+        Self(vec![
+            tokio::spawn(every(background.sweep_every, "sweep", async move || {
+                sweeps.sweep().await.map(drop)
+            })),
+            tokio::spawn(every(background.reap_every, "reap", async move || {
+                reaps.reap(batch).await.map(drop)
+            })),
+        ])
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        // Every write of theirs is one swap: stopped anywhere, nothing is half done.
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Comes round for ever. A round that fails is told and tried again at the next.
+async fn every(
+    span: Duration,
+    name: &'static str,
+    round: impl AsyncFn() -> Result<(), onlyonce_store::Error>,
+) {
+    let mut rounds = interval(span);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        if let Err(error) = round().await {
+            tracing::warn!(worker = name, error = %chain(&error), "the store did not answer; tried again at the next round");
+        }
+    }
+}
+
+/// How long one store call of a worker may take: nobody waits for it.
+const STORE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Rests for as long as the work since `began` took: at least half of the store's time is the traffic's.
+async fn rest_after(began: Instant) {
+    sleep(began.elapsed()).await;
+}

@@ -1,0 +1,24 @@
+//! The reaper: deletes what has finished and expired.
+
+use onlyonce_store::Error;
+use tokio::time::Instant;
+
+use super::rest_after;
+use crate::engine::Engine;
+
+impl Engine {
+    /// Deletes expired records, `batch` at a time until none is left, and says how many it did.
+    pub async fn reap(&self, batch: usize) -> Result<usize, Error> {
+        let mut reaped = 0;
+        loop {
+            let began = Instant::now();
+            let count = self.store().reap(batch).await?;
+            metrics::counter!("onlyonce_reaped_total").increment(count as u64);
+            reaped += count;
+            if count < batch {
+                return Ok(reaped);
+            }
+            rest_after(began).await;
+        }
+    }
+}

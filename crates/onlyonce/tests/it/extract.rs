@@ -1,0 +1,197 @@
+//! What a handler is told about its attempt, and what it says of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Method, Request, StatusCode};
+use axum::routing::post;
+use onlyonce::{Attempt, Caller, Effects, Onlyonce, Policy};
+use tower::ServiceExt;
+
+use crate::world::{Answer, FaultyStore, order, order_with};
+
+async fn send(app: &Router, request: Request<Body>) -> Answer {
+    Answer::of(app.clone().oneshot(request).await.unwrap()).await
+}
+
+fn keyed() -> Onlyonce {
+    let policy = Policy { effects: Effects::Keyed, ..Policy::default() };
+    Onlyonce::new(FaultyStore::new()).with_policy(policy).unwrap()
+}
+
+/// W04
+#[tokio::test]
+async fn an_attempt_tells_its_number_and_one_downstream_key_for_all_attempts() {
+    let handler = post(|attempt: Attempt| async move {
+        let status = if attempt.number() < 3 { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+        (
+            status,
+            format!("{} {} {}", attempt.number(), attempt.key().as_str(), attempt.downstream_key("charge")),
+        )
+    });
+    let app = Router::new().route("/orders", handler).layer(keyed().layer());
+    let mut keys = Vec::new();
+    for number in 1..=3 {
+        let answer = send(&app, order("k")).await;
+        let (told, downstream) = answer.text().rsplit_once(' ').unwrap();
+        assert_eq!(told, format!("{number} k"));
+        keys.push(downstream.to_owned());
+    }
+    keys.dedup();
+    assert_eq!(keys.len(), 1, "the same on every attempt");
+    let other = send(&app, order("k2")).await;
+    assert_ne!(other.text().rsplit_once(' ').unwrap().1, keys[0], "and nobody else's");
+}
+
+/// R05
+#[tokio::test]
+async fn every_attempt_has_a_token_of_its_own() {
+    let handler =
+        post(
+            |attempt: Attempt| async move { (StatusCode::SERVICE_UNAVAILABLE, attempt.handle().to_string()) },
+        );
+    let app = Router::new().route("/orders", handler).layer(keyed().layer());
+    let first = send(&app, order("k")).await;
+    let second = send(&app, order("k")).await;
+    let (first_id, first_token) = first.text().split_once('.').unwrap();
+    let (second_id, second_token) = second.text().split_once('.').unwrap();
+    assert_eq!(first_id, second_id);
+    assert_ne!(first_token, second_token);
+}
+
+/// C05, U02
+#[tokio::test(start_paused = true)]
+async fn a_handler_says_what_became_of_its_work() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = runs.clone();
+    let handler = post(move |attempt: Attempt| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async move {
+            match attempt.key().as_str() {
+                "not-run" => attempt.did_not_run(),
+                "unknown" => attempt.unknown(),
+                "minute" => attempt.keep_for(Duration::from_secs(60)),
+                "not-kept" => attempt.keep_for(Duration::ZERO),
+                _ => {}
+            }
+            (StatusCode::CREATED, "done")
+        }
+    });
+    let app = Router::new().route("/orders", handler).layer(Onlyonce::new(FaultyStore::new()).layer());
+    let twice = async |key: &str| {
+        let before = runs.load(Ordering::SeqCst);
+        let first = send(&app, order(key)).await;
+        assert_eq!(first.summary(), "201 done");
+        let again = send(&app, order(key)).await;
+        (first.is_stored(), again.summary(), runs.load(Ordering::SeqCst) - before)
+    };
+    assert_eq!(twice("not-run").await, (false, "201 done".into(), 2));
+    assert_eq!(twice("unknown").await, (false, "409 idempotency_outcome_unknown".into(), 1));
+    assert_eq!(twice("not-kept").await, (false, "409 idempotency_response_not_stored".into(), 1));
+    assert_eq!(twice("minute").await, (true, "201 done".into(), 1));
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert_eq!(twice("minute").await, (true, "201 done".into(), 1), "kept for a minute, then a new request");
+}
+
+/// C05
+#[tokio::test]
+async fn a_handler_says_so_by_header_too_and_the_client_does_not_see_it() {
+    let world = crate::world::World::new(Policy::default());
+    for (value, again) in [
+        ("did-not-run", "201 run 2"),
+        ("unknown", "409 idempotency_outcome_unknown"),
+        ("nonsense", "409 idempotency_outcome_unknown"),
+    ] {
+        let world = crate::world::World::new(Policy::default());
+        let first = world.send(order_with("k", &[("x-answer-onlyonce-outcome", value)])).await;
+        assert_eq!((first.status, first.header("onlyonce-outcome")), (201, None), "{value}");
+        assert_eq!(world.send(order("k")).await.summary(), again, "{value}");
+    }
+    let kept = world.send(order_with("k", &[("x-answer-onlyonce-retention", "7200")])).await;
+    let day = world.send(order("day")).await;
+    assert_eq!(kept.header("onlyonce-retention"), None);
+    assert_ne!(kept.header("idempotency-key-expires"), day.header("idempotency-key-expires"));
+}
+
+/// K03
+#[tokio::test]
+async fn a_handler_that_needs_an_attempt_refuses_a_request_without_a_key() {
+    let app = Router::new()
+        .route("/orders", post(|attempt: Attempt| async move { attempt.number().to_string() }))
+        .route("/notes", post(|attempt: Option<Attempt>| async move { attempt.is_some().to_string() }))
+        .layer(Onlyonce::new(FaultyStore::new()).layer());
+    let bare = |path: &str| Request::post(path).body(Body::empty()).unwrap();
+    assert_eq!(send(&app, bare("/orders")).await.summary(), "400 idempotency_key_missing");
+    assert_eq!(send(&app, bare("/notes")).await.text(), "false");
+}
+
+/// K03, D02
+#[tokio::test]
+async fn it_refuses_in_the_words_of_its_route() {
+    let policy = Policy { header: "x-key".parse().unwrap(), ..Policy::of(onlyonce::Dialect::stripe()) };
+    let onlyonce = Onlyonce::new(FaultyStore::new()).with_policy(policy).unwrap();
+    let handler = post(|attempt: Attempt| async move { attempt.number().to_string() });
+    let app = Router::new().route("/orders", handler).layer(onlyonce.layer());
+    let answer = send(&app, Request::post("/orders").body(Body::empty()).unwrap()).await;
+    let error: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!((answer.status, &error["error"]["type"]), (400, &"idempotency_error".into()));
+    assert!(answer.text().contains("x-key"), "{}", answer.text());
+}
+
+/// F06: a router nested in another does not see its prefix; the fingerprint does.
+#[tokio::test]
+async fn one_key_on_two_nested_routers_is_a_reused_key() {
+    let onlyonce = Onlyonce::new(FaultyStore::new());
+    let items = |name: &'static str| {
+        Router::new().route("/items", post(move || async move { name })).layer(onlyonce.layer())
+    };
+    let app = Router::new().nest("/a", items("a")).nest("/b", items("b"));
+    let to = |path: &str| {
+        let request = Request::post(path).header("authorization", "t").header("idempotency-key", "k");
+        request.body(Body::empty()).unwrap()
+    };
+    assert_eq!(send(&app, to("/a/items")).await.text(), "a");
+    let other = send(&app, to("/b/items")).await;
+    assert_eq!(other.summary(), "422 idempotency_key_reused");
+    assert!(other.text().contains("another endpoint"), "{}", other.text());
+}
+
+/// S01, S05
+#[tokio::test]
+async fn a_service_tells_callers_apart_by_what_it_knows_of_them() {
+    #[derive(Clone)]
+    struct Account(&'static str);
+    let onlyonce = Onlyonce::new(FaultyStore::new())
+        .with_caller(|parts| parts.extensions.get::<Account>().map(|account| Caller::named(account.0)));
+    let app = Router::new().route("/orders", post(|| async { "ran" })).layer(onlyonce.layer());
+    let by = |account: Option<&'static str>, credential: &str| {
+        let mut request =
+            Request::post("/orders").header("idempotency-key", "k").header("authorization", credential);
+        if let Some(account) = account {
+            request = request.extension(Account(account));
+        }
+        request.body(Body::empty()).unwrap()
+    };
+    assert!(!send(&app, by(Some("acme"), "old")).await.is_replay());
+    assert!(
+        send(&app, by(Some("acme"), "refreshed")).await.is_replay(),
+        "another credential of the same caller"
+    );
+    assert!(!send(&app, by(Some("other"), "old")).await.is_replay());
+    assert_eq!(send(&app, by(None, "old")).await.summary(), "401 idempotency_scope_missing");
+}
+
+/// D04
+#[test]
+fn a_setting_that_cannot_stand_is_an_error_that_names_it_and_the_remedy() {
+    let policy = Policy { scope: vec!["jwt:sub".parse().unwrap()], ..Policy::default() };
+    let faults =
+        Onlyonce::new(Arc::new(onlyonce::store::memory::Memory::new())).with_policy(policy).unwrap_err();
+    let text = faults.to_string();
+    assert!(text.starts_with("policy.scope: \"jwt:sub\" must be verified"), "{text}");
+    let policy = Policy { required: vec![Method::GET], ..Policy::default() };
+    assert!(Onlyonce::new(Arc::new(onlyonce::store::memory::Memory::new())).with_policy(policy).is_err());
+}

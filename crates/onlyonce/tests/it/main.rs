@@ -1,0 +1,11 @@
+//! What the layer promises when things go wrong, on a clock that the tests move.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod attempts;
+mod extract;
+mod outage;
+mod status;
+mod stream;
+mod waiting;
+mod worker;
+mod world;

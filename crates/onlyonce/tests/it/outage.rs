@@ -1,0 +1,155 @@
+//! The store fails.
+
+use std::time::Duration;
+
+use onlyonce::Policy;
+use onlyonce::policy::StoreDown;
+
+use crate::world::{Fault, World, order, order_with, settle};
+
+/// X01
+#[tokio::test(start_paused = true)]
+async fn without_a_reservation_nothing_runs() {
+    let world = World::new(Policy::default());
+    for fault in [Fault::Refused, Fault::Stalled, Fault::Corrupt] {
+        world.store.always(Some(fault));
+        let before = tokio::time::Instant::now();
+        let answer = world.send(order("k")).await;
+        assert_eq!(answer.summary(), "503 idempotency_store_unavailable", "{fault:?}");
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        assert!(before.elapsed() <= Policy::default().store_timeout, "{fault:?}");
+        assert_eq!(world.handler.runs(), 0, "{fault:?}");
+        world.store.always(None);
+        world.pass(Duration::from_secs(60)).await;
+    }
+    assert_eq!(world.send(order("k")).await.summary(), "201 run 1");
+}
+
+/// X01: traffic without a key does not need the store.
+#[tokio::test(start_paused = true)]
+async fn requests_without_a_key_pass_while_the_store_is_away() {
+    let world = World::new(Policy::default());
+    world.store.always(Some(Fault::Refused));
+    let request = http::Request::post("/orders").body(axum::body::Body::empty()).unwrap();
+    assert_eq!(world.send(request).await.summary(), "201 run 1");
+}
+
+/// X01
+#[tokio::test(start_paused = true)]
+async fn where_the_policy_says_so_it_runs_unprotected_and_says_so() {
+    let world = World::new(Policy { store_down: StoreDown::Run, ..Policy::default() });
+    world.store.always(Some(Fault::Refused));
+    let answer = world.send(order("k")).await;
+    assert_eq!((answer.summary(), answer.header("idempotency-stored")), ("201 run 1".into(), Some("false")));
+    // What cannot be read may be a completed payment: that is not the store being away.
+    world.store.always(Some(Fault::Corrupt));
+    assert_eq!(world.send(order("k")).await.summary(), "503 idempotency_store_unavailable");
+}
+
+/// X02
+#[tokio::test(start_paused = true)]
+async fn a_dead_store_is_not_hammered() {
+    let world = World::new(Policy::default());
+    world.store.always(Some(Fault::Stalled));
+    for number in 0..5 {
+        world.send(order(&format!("k{number}"))).await;
+    }
+    let asked = world.store.writes();
+    let before = tokio::time::Instant::now();
+    for number in 0..100 {
+        assert_eq!(world.send(order(&format!("m{number}"))).await.status, 503);
+    }
+    assert!(before.elapsed() < Duration::from_millis(10), "refused at once");
+    assert_eq!(world.store.writes(), asked, "and the store is left alone");
+    world.store.always(None);
+    world.pass(Duration::from_secs(10)).await;
+    assert_eq!(world.send(order("after")).await.summary(), "201 run 1");
+}
+
+/// X02
+#[tokio::test(start_paused = true)]
+async fn contention_does_not_open_the_breaker() {
+    let world = World::new(Policy::default());
+    let _first = world.start(order_with("k", &[("x-gate", "1")])).await;
+    let other = World::on(world.store.clone(), Policy::default());
+    for _ in 0..50 {
+        assert_eq!(other.send(order("k")).await.summary(), "409 idempotency_key_in_progress");
+    }
+    assert_eq!(other.send(order("free")).await.summary(), "201 run 1");
+}
+
+/// X03
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_cannot_be_written_is_tried_on_until_it_is() {
+    let world = World::new(Policy::default());
+    let first = world.start(order_with("k", &[("x-gate", "1")])).await;
+    world.store.always(Some(Fault::Refused));
+    world.handler.open(1);
+    let first = first.await.unwrap();
+    assert_eq!((first.summary(), first.header("idempotency-stored")), ("201 run 1".into(), Some("false")));
+    assert_eq!(
+        world.send(order("k")).await.summary(),
+        "409 idempotency_key_in_progress",
+        "the reservation stays"
+    );
+    world.store.always(None);
+    world.onlyonce.engine().idle().await;
+    let again = world.send(order("k")).await;
+    assert!(again.is_replay());
+    assert_eq!((again.summary(), world.handler.runs()), ("201 run 1".into(), 1));
+}
+
+/// X03
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_could_never_be_written_is_unknown_and_never_a_second_run() {
+    let world = World::new(Policy::default());
+    let first = world.start(order_with("k", &[("x-gate", "1")])).await;
+    world.store.always(Some(Fault::Stalled));
+    world.handler.open(1);
+    assert_eq!(first.await.unwrap().status, 201);
+    world.pass(Duration::from_secs(400)).await;
+    world.store.always(None);
+    world.pass(Duration::from_secs(5)).await;
+    assert_eq!(world.send(order("k")).await.summary(), "409 idempotency_outcome_unknown");
+    assert_eq!(world.handler.runs(), 1);
+}
+
+/// X05, U02
+#[tokio::test(start_paused = true)]
+async fn a_reservation_whose_answer_was_lost_is_given_back() {
+    let world = World::new(Policy::default());
+    world.store.next([Fault::AnswerLost]);
+    assert_eq!(world.send(order("k")).await.summary(), "503 idempotency_store_unavailable");
+    world.onlyonce.engine().idle().await;
+    let again = world.send(order("k")).await;
+    assert_eq!(
+        (again.summary(), world.handler.runs()),
+        ("201 run 1".into(), 1),
+        "it knows that nothing was sent"
+    );
+}
+
+/// X05
+#[tokio::test(start_paused = true)]
+async fn a_completion_whose_answer_was_lost_is_recognised_by_looking() {
+    let world = World::new(Policy::default());
+    world.store.next([Fault::None, Fault::AnswerLost]);
+    let first = world.send(order_with("k", &[("x-answer-set-cookie", "a=b")])).await;
+    assert_eq!(first.summary(), "201 run 1");
+    assert!(first.is_stored(), "it was, and the second look says so");
+    assert_eq!(first.header("set-cookie"), Some("a=b"), "the first client loses nothing by it");
+    assert!(world.send(order("k")).await.is_replay());
+}
+
+/// X05: found out in the background, while another client already asks.
+#[tokio::test(start_paused = true)]
+async fn a_lost_reservation_on_one_node_does_not_run_on_another_before_it_is_given_back() {
+    let world = World::new(Policy::default());
+    world.store.next([Fault::AnswerLost, Fault::Refused, Fault::Refused]);
+    assert_eq!(world.send(order("k")).await.status, 503);
+    let other = World::on(world.store.clone(), Policy::default());
+    settle().await;
+    world.onlyonce.engine().idle().await;
+    assert_eq!(other.send(order("k")).await.summary(), "201 run 1");
+    assert_eq!(world.handler.runs(), 0);
+}

@@ -1,0 +1,293 @@
+//! One small world for every test: a handler that counts its runs, the layer, and a store that fails on order.
+//!
+//! Its clocks are tokio's: paused, so that a test waits for nothing and moves through hours at once, the store's
+//! clock with it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::IntoResponse;
+use axum::routing::any;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use onlyonce::store::clock::Clock;
+use onlyonce::store::memory::Memory;
+use onlyonce::store::{Change, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::{Onlyonce, Policy};
+use onlyonce_core::record::{Id, Seen};
+use onlyonce_core::time::Timestamp;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tower::ServiceExt;
+
+/// A store whose clock is tokio's and that fails on order.
+#[derive(Debug)]
+pub(crate) struct FaultyStore {
+    memory: Memory,
+    faults: Mutex<VecDeque<Fault>>,
+    always: Mutex<Option<Fault>>,
+    pub(crate) loads: AtomicUsize,
+    pub(crate) swaps: AtomicUsize,
+}
+
+/// What happens to a store call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It works.
+    None,
+    /// It fails before anything is written.
+    Refused,
+    /// It is written, and the answer is lost.
+    AnswerLost,
+    /// It never answers, and nothing is written.
+    Stalled,
+    /// What is stored cannot be read.
+    Corrupt,
+}
+
+#[derive(Debug)]
+struct TokioClock(Instant);
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(1_790_000_000_000_000).plus(self.0.elapsed())
+    }
+}
+
+impl FaultyStore {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            memory: Memory::with_clock(TokioClock(Instant::now())),
+            faults: Mutex::default(),
+            always: Mutex::default(),
+            loads: AtomicUsize::new(0),
+            swaps: AtomicUsize::new(0),
+        })
+    }
+
+    /// The next calls, in order.
+    pub(crate) fn next(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.faults.lock().unwrap().extend(faults);
+    }
+
+    /// Every call from now on, or none.
+    pub(crate) fn always(&self, fault: Option<Fault>) {
+        *self.always.lock().unwrap() = fault;
+    }
+
+    pub(crate) fn writes(&self) -> usize {
+        self.swaps.load(Ordering::SeqCst)
+    }
+
+    async fn fault(&self) -> Result<bool, Error> {
+        let planned = self.faults.lock().unwrap().pop_front();
+        let fault = planned.or(*self.always.lock().unwrap()).unwrap_or(Fault::None);
+        match fault {
+            Fault::None => Ok(false),
+            Fault::AnswerLost => Ok(true),
+            Fault::Refused => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
+            Fault::Corrupt => Err(Error::new(ErrorKind::Corrupt, "unreadable on order")),
+            Fault::Stalled => std::future::pending().await,
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Unavailable, "the answer was lost on order")
+}
+
+#[async_trait::async_trait]
+impl Store for FaultyStore {
+    async fn prepare(&self) -> Result<(), Error> {
+        self.memory.prepare().await
+    }
+
+    async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
+        self.loads.fetch_add(1, Ordering::SeqCst);
+        let answer_lost = self.fault().await?;
+        let seen = self.memory.load(id).await?;
+        if answer_lost { Err(lost()) } else { Ok(seen) }
+    }
+
+    async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
+        self.swaps.fetch_add(1, Ordering::SeqCst);
+        let answer_lost = self.fault().await?;
+        let swapped = self.memory.swap(id, change).await?;
+        if answer_lost { Err(lost()) } else { Ok(swapped) }
+    }
+
+    async fn scan(&self, query: Query) -> Result<Page, Error> {
+        self.memory.scan(query).await
+    }
+
+    async fn reap(&self, limit: usize) -> Result<usize, Error> {
+        self.memory.reap(limit).await
+    }
+
+    fn outbox(&self) -> Option<&dyn Outbox> {
+        self.memory.outbox()
+    }
+}
+
+/// What the handler does: obeys the request's own orders, counts, and waits at the gate where it is told to.
+#[derive(Debug)]
+pub(crate) struct Handler {
+    runs: AtomicUsize,
+    gate: Semaphore,
+}
+
+impl Handler {
+    pub(crate) fn runs(&self) -> usize {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    /// Lets so many waiting runs go on.
+    pub(crate) fn open(&self, runs: usize) {
+        self.gate.add_permits(runs);
+    }
+
+    async fn run(&self, headers: HeaderMap) -> axum::response::Response {
+        let run = self.runs.fetch_add(1, Ordering::SeqCst) + 1;
+        let order = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
+        if order("x-gate").is_some() {
+            self.gate.acquire().await.unwrap().forget();
+        }
+        if order("x-panic").is_some() {
+            panic!("the handler panics on order");
+        }
+        let status = order("x-status").and_then(|status| status.parse().ok()).unwrap_or(StatusCode::CREATED);
+        let mut response = (status, format!("run {run}")).into_response();
+        for (name, value) in &headers {
+            if let Some(name) = name.as_str().strip_prefix("x-answer-") {
+                response
+                    .headers_mut()
+                    .append(http::HeaderName::from_bytes(name.as_bytes()).unwrap(), value.clone());
+            }
+        }
+        response
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) store: Arc<FaultyStore>,
+    pub(crate) onlyonce: Onlyonce,
+    pub(crate) handler: Arc<Handler>,
+    pub(crate) app: Router,
+}
+
+impl World {
+    pub(crate) fn new(policy: Policy) -> Self {
+        Self::on(FaultyStore::new(), policy)
+    }
+
+    /// Another node on the same store.
+    pub(crate) fn on(store: Arc<FaultyStore>, policy: Policy) -> Self {
+        let onlyonce = Onlyonce::new(store.clone()).with_policy(policy).unwrap();
+        let handler = Arc::new(Handler { runs: AtomicUsize::new(0), gate: Semaphore::new(0) });
+        let works = handler.clone();
+        let route = any(move |headers: HeaderMap, _body: Bytes| {
+            let works = works.clone();
+            async move { works.run(headers).await }
+        });
+        let app =
+            Router::new().route("/orders", route.clone()).route("/refunds", route).layer(onlyonce.layer());
+        Self { store, onlyonce, handler, app }
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        Answer::of(self.app.clone().oneshot(request).await.unwrap()).await
+    }
+
+    /// Sends it in a task, and returns once the handler has it or it has been answered or waits.
+    pub(crate) async fn start(&self, request: Request<Body>) -> tokio::task::JoinHandle<Answer> {
+        let app = self.app.clone();
+        let task = tokio::spawn(async move { Answer::of(app.oneshot(request).await.unwrap()).await });
+        settle().await;
+        task
+    }
+
+    /// Moves every clock.
+    pub(crate) async fn pass(&self, span: Duration) {
+        settle().await;
+        tokio::time::sleep(span).await;
+        settle().await;
+    }
+}
+
+/// Lets every task run that can.
+pub(crate) async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// `POST /orders` with a key and a body.
+pub(crate) fn post(key: &str) -> http::request::Builder {
+    Request::post("/orders")
+        .header("authorization", "Bearer t1")
+        .header("content-type", "application/json")
+        .header("idempotency-key", key)
+}
+
+pub(crate) fn order(key: &str) -> Request<Body> {
+    post(key).body(Body::from(r#"{"amount":5}"#)).unwrap()
+}
+
+/// The same, with orders for the handler.
+pub(crate) fn order_with(key: &str, headers: &[(&str, &str)]) -> Request<Body> {
+    let mut builder = post(key);
+    for (name, value) in headers {
+        builder = builder.header(*name, *value);
+    }
+    builder.body(Body::from(r#"{"amount":5}"#)).unwrap()
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) async fn of(response: Response<Body>) -> Self {
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Self { status: head.status.as_u16(), headers: head.headers, body }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn is_replay(&self) -> bool {
+        self.header("idempotent-replayed") == Some("true")
+    }
+
+    pub(crate) fn is_stored(&self) -> bool {
+        self.header("idempotency-stored").is_none() && self.header("idempotency-key-expires").is_some()
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// The `code` of a refusal.
+    pub(crate) fn code(&self) -> String {
+        let problem: serde_json::Value = serde_json::from_slice(&self.body).expect("a refusal is JSON");
+        problem["code"].as_str().expect("a refusal has a code").to_owned()
+    }
+
+    /// Status and code, or status and body.
+    pub(crate) fn summary(&self) -> String {
+        match self.header("content-type") {
+            Some("application/problem+json") => format!("{} {}", self.status, self.code()),
+            _ => format!("{} {}", self.status, self.text()),
+        }
+    }
+}

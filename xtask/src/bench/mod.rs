@@ -1,0 +1,144 @@
+//! `cargo xtask bench`: what the layer costs, measured beside its baseline in one run. See bench/README.md.
+
+mod figures;
+mod load;
+mod page;
+mod picture;
+mod server;
+mod subjects;
+mod tools;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use self::figures::Figures;
+use self::server::Server;
+use self::subjects::{BASELINE, SUBJECTS, Subject, WORKLOADS};
+use self::tools::Tools;
+use crate::Verdict;
+use crate::repository;
+
+/// Fewer rounds have no median.
+const ROUNDS_MIN: u32 = 3;
+/// Connections of the storm, how long its work takes, and how often it is repeated.
+const STORM: load::Storm = load::Storm { connections: 64, delay_ms: 50, rounds: 20 };
+/// Duplicates that wait on one key, and how long the work they wait for takes: long enough for all of them to arrive,
+/// shorter than the longest wait our default settings allow.
+const WAITERS: u64 = 10_000;
+const WAITERS_DELAY_MS: u64 = 6_000;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// A first look: two seconds a measurement
+    #[arg(long)]
+    quick: bool,
+    /// How often everything is measured, in turns
+    #[arg(long, default_value_t = ROUNDS_MIN)]
+    rounds: u32,
+    /// How long each measurement takes
+    #[arg(long, default_value_t = 8)]
+    seconds: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    if arguments.rounds < ROUNDS_MIN {
+        bail!("{} rounds have no median; use --rounds {ROUNDS_MIN} or more", arguments.rounds);
+    }
+    let seconds = if arguments.quick { 2 } else { arguments.seconds };
+    let tools = Tools::prepare()?;
+    let (subjects, missing) = build(&tools)?;
+    let mut figures = Figures::new(arguments.rounds, seconds, missing);
+    for round in 0..arguments.rounds {
+        measure_round(&tools, &subjects, round, Duration::from_secs(seconds), &mut figures)
+            .with_context(|| format!("round {}", round + 1))?;
+    }
+    for subject in subjects {
+        storm(&tools, subject, &mut figures).with_context(|| format!("storm on {}", subject.name))?;
+    }
+    write(&figures)?;
+    print!("\n{}", page::table(&figures));
+    Ok(if figures.keeps_its_promises() { Verdict::Yes } else { Verdict::No })
+}
+
+/// Builds every server. One that does not build is reported and left out, except the baseline.
+fn build(tools: &Tools) -> Result<(Vec<&'static Subject>, Vec<&'static Subject>)> {
+    tools.build("bench-load").context("the load does not build")?;
+    let (mut built, mut missing) = (Vec::new(), Vec::new());
+    for subject in &SUBJECTS {
+        match tools.build(subject.package) {
+            Ok(()) => built.push(subject),
+            Err(error) if subject.name == BASELINE => return Err(error),
+            Err(error) => {
+                eprintln!("{} is left out: {error:#}", subject.name);
+                missing.push(subject);
+            }
+        }
+    }
+    Ok((built, missing))
+}
+
+/// Each workload on each subject, one after the other. Who begins changes from round to round: the first to run after
+/// a pause finds a cooler machine.
+fn measure_round(
+    tools: &Tools,
+    subjects: &[&'static Subject],
+    round: u32,
+    time: Duration,
+    figures: &mut Figures,
+) -> Result<()> {
+    for workload in WORKLOADS {
+        let first = round as usize % subjects.len();
+        for subject in subjects[first..].iter().chain(&subjects[..first]) {
+            let server = Server::start(tools, subject)?;
+            let sample = load::wrk(&server, subject, workload, time)
+                .with_context(|| format!("{workload} on {}", subject.name))?;
+            eprintln!(
+                "round {} {workload:<6} {:<16} {:>7.0} RPS  p99 {:>6.2} ms  {:>5.1} µs CPU",
+                round + 1,
+                subject.name,
+                sample.rps,
+                sample.p99_ms,
+                sample.cpu_us
+            );
+            figures.add(subject, workload, sample);
+        }
+    }
+    Ok(())
+}
+
+fn storm(tools: &Tools, subject: &'static Subject, figures: &mut Figures) -> Result<()> {
+    let server = Server::start(tools, subject)?;
+    if subject.name != BASELINE {
+        let plain = load::storm(tools, &server, subject, STORM, &[])?;
+        eprintln!("storm {}: {plain}", subject.name);
+        figures.storms.push((subject, plain));
+    }
+    if subject.is_ours {
+        let waiting = load::storm(tools, &server, subject, STORM, &["Prefer: wait=10"])?;
+        eprintln!("storm {}, waiting: {waiting}", subject.name);
+        figures.waiting_storms.push((subject, waiting));
+    }
+    // On the baseline all of them run, which shows what so many open requests cost without any layer.
+    if subject.is_ours || subject.name == BASELINE {
+        let server = Server::start(tools, subject)?;
+        let waiters = WAITERS.min(tools.files_max.saturating_sub(200));
+        let crowd = load::waiters(tools, &server, subject, waiters, WAITERS_DELAY_MS)?;
+        eprintln!("waiters {}: {crowd}", subject.name);
+        figures.crowds.push((subject, crowd));
+    }
+    Ok(())
+}
+
+fn write(figures: &Figures) -> Result<()> {
+    let root = repository::root();
+    std::fs::create_dir_all(root.join("bench/results"))?;
+    let json = serde_json::to_string_pretty(&figures.json())?;
+    std::fs::write(root.join("bench/results/latest.json"), json + "\n")?;
+    std::fs::write(root.join("docs/performance.svg"), picture::draw(figures))?;
+    let path = root.join("docs/performance.md");
+    let old = std::fs::read_to_string(&path).context("cannot read docs/performance.md")?;
+    std::fs::write(&path, page::replace(&old, &page::section(figures))?)?;
+    eprintln!("\nwritten: bench/results/latest.json, docs/performance.md, docs/performance.svg");
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The figures in words: the table for the terminal, and the measured part of docs/performance.md.
+
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+
+use super::figures::{Figures, Row, Spread, Standing, cores};
+
+const BEGIN: &str = "<!-- measured: begin -->";
+const END: &str = "<!-- measured: end -->";
+
+/// For the terminal.
+pub(super) fn table(figures: &Figures) -> String {
+    let mut text = format!(
+        "{:<8} {:<16} {:>7} {:>7} {:>7} {:>7}  {:<18} {:<13} {:<18} {:<6}\n",
+        "workload",
+        "subject",
+        "RPS",
+        "p50 ms",
+        "p99 ms",
+        "CPU µs",
+        "RPS to baseline",
+        "floor → goal",
+        "CPU to baseline",
+        "goal"
+    );
+    for row in figures.rows() {
+        let _ = writeln!(
+            text,
+            "{:<8} {:<16} {:>7.0} {:>7.2} {:>7.2} {:>7.1}  {:<18} {:<13} {:<18} {:<6} {}",
+            row.workload,
+            row.subject.name,
+            row.rps.median,
+            row.p50_ms.median,
+            row.p99_ms.median,
+            row.cpu_us.median,
+            ratio(row.rps_ratio),
+            rps_target(&row),
+            ratio(row.cpu_ratio),
+            cpu_target(&row),
+            row.standing().words()
+        );
+    }
+    text.push('\n');
+    for finding in figures.findings() {
+        let _ = writeln!(text, "{}{}", finding.text, suffix(&finding.standing));
+    }
+    text
+}
+
+/// For the page, between its marks.
+pub(super) fn section(figures: &Figures) -> String {
+    let mut text = format!(
+        "![Requests a second as a ratio to the plain handler](performance.svg)\n\n\
+         Measured on {} cores, which wrk shares: median of {} rounds of {} s each, lowest and highest in brackets. Our own\n\
+         targets are beside the figures; CPU is what the server's process used for a request.\n\n\
+         | workload | subject | RPS | p50 ms | p99 ms | RPS to baseline | floor → goal | CPU to baseline | goal | |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
+        cores(),
+        figures.rounds,
+        figures.seconds
+    );
+    for row in figures.rows() {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {:.0} | {:.2} | {:.2} | {} | {} | {} | {} | {} |",
+            row.workload,
+            row.subject.name,
+            row.rps.median,
+            row.p50_ms.median,
+            row.p99_ms.median,
+            ratio(row.rps_ratio),
+            rps_target(&row),
+            ratio(row.cpu_ratio),
+            cpu_target(&row),
+            row.standing().words()
+        );
+    }
+    text.push('\n');
+    for finding in figures.findings() {
+        let _ = writeln!(text, "- {}{}", finding.text, suffix(&finding.standing));
+    }
+    text
+}
+
+/// The page with its measured part replaced.
+pub(super) fn replace(page: &str, section: &str) -> Result<String> {
+    let parts = page.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    let Some((before, after)) = parts else {
+        bail!("docs/performance.md has lost its marks; it needs a line \"{BEGIN}\" and a line \"{END}\"");
+    };
+    Ok(format!("{before}{BEGIN}\n{section}{END}{after}"))
+}
+
+fn ratio(spread: Spread) -> String {
+    format!("{:.2} ({:.2}–{:.2})", spread.median, spread.low, spread.high)
+}
+
+fn rps_target(row: &Row) -> String {
+    row.target.map_or_else(String::new, |target| format!("{:.2} → {:.2}", target.rps_floor, target.rps_goal))
+}
+
+fn cpu_target(row: &Row) -> String {
+    row.target.map_or_else(String::new, |target| format!("≤ {:.1}", target.cpu_goal))
+}
+
+fn suffix(standing: &Standing) -> String {
+    match standing {
+        Standing::Shown => String::new(),
+        Standing::Reached | Standing::ShortOfGoal | Standing::ShortOfPromise => {
+            format!(": {}", standing.words())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::tests::figures;
+    use super::*;
+
+    #[test]
+    fn what_falls_short_says_so() {
+        let figures = figures([50.0; 3], 10.0);
+        assert!(table(&figures).contains("0.60 → 0.75"), "{}", table(&figures));
+        assert!(table(&figures).contains("FALLS SHORT"));
+        assert!(section(&figures).contains("| 0.50 (0.50–0.50) | 0.60 → 0.75 |"), "{}", section(&figures));
+    }
+
+    #[test]
+    fn only_the_measured_part_is_replaced() {
+        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        assert_eq!(replace(&page, "new\n").unwrap(), format!("before\n{BEGIN}\nnew\n{END}\nafter\n"));
+        assert!(replace("no marks", "new").is_err());
+    }
+}

@@ -1,0 +1,27 @@
+//! `cargo xtask ci`: what a change must pass before review.
+
+use anyhow::Result;
+
+use crate::Verdict;
+use crate::steps::{Ending, Steps, cargo, has_cargo, pass};
+use crate::test::{self, Count};
+
+pub(crate) fn run() -> Result<Verdict> {
+    let mut steps = Steps::default();
+    let mut count = Count::default();
+    test::all(&mut steps, &mut count);
+    steps.run("deny", deny);
+    let verdict = steps.summary();
+    println!("{count}");
+    Ok(verdict)
+}
+
+/// Bans, licences, sources and advisories. Tidy checks the licences too, so those never go unseen.
+fn deny() -> Result<Ending> {
+    if !has_cargo("deny") {
+        return Ok(Ending::NotRun(
+            "cargo-deny is missing; `cargo install --locked cargo-deny` brings it".to_owned(),
+        ));
+    }
+    pass(&mut cargo(&["deny", "check"]))
+}

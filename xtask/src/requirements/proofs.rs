@@ -1,0 +1,198 @@
+//! Finds the tests that name a promise.
+//!
+//! 1. A Rust test is a function with an attribute that ends in `test`, in any file; in a folder `conformance` every
+//!    function counts, since a macro makes each of them a test of every engine.
+//! 2. The ids stand in its doc comment. Attributes may stand in between.
+//! 3. Cases as data, in `tests/**/*.toml` and `tests/**/*.json`, name them under `proves`, after their `name`.
+
+use super::is_id;
+use crate::repository::File;
+
+/// That a test proves a promise.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Proof {
+    pub(crate) id: String,
+    /// As in `onlyonce_core::machine::tests::a_superseded_attempt_cannot_complete`.
+    pub(crate) test: String,
+    pub(crate) path: String,
+    pub(crate) line: usize,
+}
+
+/// Every proof in these files, in order.
+pub(crate) fn proofs(files: &[File]) -> Vec<Proof> {
+    let mut proofs: Vec<Proof> =
+        files.iter().filter(|file| has_tests_of_ours(file)).flat_map(of_file).collect();
+    proofs.sort();
+    // A case that names an id twice proves it once.
+    proofs.dedup_by(|a, b| (&a.id, &a.test) == (&b.id, &b.test));
+    proofs
+}
+
+fn has_tests_of_ours(file: &File) -> bool {
+    // The tests of this very crate speak about ids without proving them.
+    file.path.starts_with("crates/")
+}
+
+fn of_file(file: &File) -> Vec<Proof> {
+    if file.ends_with(".rs") {
+        return of_rust(file);
+    }
+    let is_data = file.path.contains("/tests/") && (file.ends_with(".toml") || file.ends_with(".json"));
+    if is_data { of_data(file) } else { Vec::new() }
+}
+
+fn of_rust(file: &File) -> Vec<Proof> {
+    let every_function = file.path.contains("/conformance/") || file.path.ends_with("/conformance.rs");
+    let mut proofs = Vec::new();
+    let mut modules = Modules::of(&file.path);
+    let mut ids: Vec<String> = Vec::new();
+    let mut is_test = every_function;
+    let mut is_within_attribute = false;
+    for (number, line) in file.lines() {
+        modules.enter_or_leave(line);
+        let text = line.trim();
+        if is_within_attribute {
+            is_within_attribute = !text.ends_with(']');
+        } else if let Some(doc) = text.strip_prefix("///") {
+            ids.extend(ids_in(doc));
+        } else if let Some(attribute) = text.strip_prefix("#[") {
+            is_test |= attribute.split(['(', ']']).next().is_some_and(|path| path.ends_with("test"));
+            is_within_attribute = !attribute.contains(']');
+        } else if !text.starts_with("//") {
+            if let Some(name) = function(text).filter(|_| is_test) {
+                let test = modules.path_of(name);
+                proofs.extend(ids.iter().map(|id| Proof {
+                    id: id.clone(),
+                    test: test.clone(),
+                    path: file.path.clone(),
+                    line: number,
+                }));
+            }
+            ids.clear();
+            is_test = every_function;
+        }
+    }
+    proofs
+}
+
+/// The name of the function this line begins.
+fn function(line: &str) -> Option<&str> {
+    let (before, after) = line.split_once("fn ")?;
+    let is_head = before
+        .split_whitespace()
+        .all(|word| matches!(word, "pub" | "async" | "const") || word.starts_with("pub("));
+    let name = after.split(|char: char| !(char.is_alphanumeric() || char == '_')).next()?;
+    (is_head && !name.is_empty()).then_some(name)
+}
+
+fn ids_in(text: &str) -> impl Iterator<Item = String> {
+    text.split(|char: char| !char.is_ascii_alphanumeric()).filter(|word| is_id(word)).map(str::to_owned)
+}
+
+fn of_data(file: &File) -> Vec<Proof> {
+    let mut proofs = Vec::new();
+    let mut name = String::new();
+    for (number, line) in file.lines() {
+        let Some((key, value)) = line.split_once(['=', ':']) else { continue };
+        match key.trim().trim_matches('"') {
+            "name" => name = value.trim().trim_matches([',', '"', '\'']).to_owned(),
+            "proves" => proofs.extend(ids_in(value).map(|id| Proof {
+                id,
+                test: format!("{}: {name}", file.path),
+                path: file.path.clone(),
+                line: number,
+            })),
+            _ => {}
+        }
+    }
+    proofs
+}
+
+/// Where in the tree of modules a line stands. Reads indentation, which rustfmt keeps honest.
+struct Modules {
+    of_file: String,
+    inline: Vec<(usize, String)>,
+}
+
+impl Modules {
+    fn of(path: &str) -> Self {
+        let parts = path.trim_end_matches(".rs").split('/').skip(1);
+        let parts = parts.filter(|part| !matches!(*part, "src" | "tests" | "lib" | "main" | "mod"));
+        Self { of_file: parts.collect::<Vec<_>>().join("::").replace('-', "_"), inline: Vec::new() }
+    }
+
+    fn enter_or_leave(&mut self, line: &str) {
+        let text = line.trim_start();
+        let indent = line.len() - text.len();
+        if let Some(name) = text.split_once("mod ").and_then(|(before, rest)| {
+            (before.is_empty() || before.starts_with("pub")).then(|| rest.strip_suffix(" {")).flatten()
+        }) {
+            self.inline.push((indent, name.to_owned()));
+        } else if text == "}" && self.inline.last().is_some_and(|(opened, _)| *opened == indent) {
+            self.inline.pop();
+        }
+    }
+
+    fn path_of(&self, function: &str) -> String {
+        let inline: String = self.inline.iter().map(|(_, name)| format!("{name}::")).collect();
+        format!("{}::{inline}{function}", self.of_file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        let file = File { path: path.to_owned(), text: text.to_owned() };
+        proofs(&[file]).into_iter().map(|proof| format!("{} {}", proof.id, proof.test)).collect()
+    }
+
+    #[test]
+    fn ids_above_a_test_are_its_proofs() {
+        let text = "mod tests {\n    /// K05, K06: both spellings.\n    #[test]\n    fn both() {\n    }\n}\n";
+        assert_eq!(
+            found("crates/onlyonce-core/src/key.rs", text),
+            ["K05 onlyonce_core::key::tests::both", "K06 onlyonce_core::key::tests::both"]
+        );
+    }
+
+    #[test]
+    fn attributes_may_stand_in_between() {
+        let text = "/// R07\n#[tokio::test(flavor = \"multi_thread\")]\n#[cfg_attr(\n    miri,\n    ignore\n)]\nasync fn goes_on() {}\n";
+        assert_eq!(found("crates/onlyonce/tests/it/main.rs", text), ["R07 onlyonce::it::goes_on"]);
+    }
+
+    #[test]
+    fn a_function_that_is_no_test_proves_nothing() {
+        let text =
+            "/// R07\nfn helper() {}\n#[test]\nfn a_test() {}\n/// R08\nstruct A;\n#[test]\nfn b_test() {}\n";
+        assert_eq!(found("crates/onlyonce/src/wait.rs", text), Vec::<String>::new());
+    }
+
+    #[test]
+    fn conformance_cases_are_tests_of_every_engine() {
+        let text = "/// R05\npub async fn superseded(store: &dyn Store) {\n}\n";
+        assert_eq!(
+            found("crates/onlyonce-store/src/conformance/fencing.rs", text),
+            ["R05 onlyonce_store::conformance::fencing::superseded"]
+        );
+    }
+
+    #[test]
+    fn cases_as_data_name_their_ids() {
+        let text = "[[case]]\nname = \"a second key line\"\nproves = \"K07\"\n";
+        assert_eq!(
+            found("crates/onlyonce/tests/cases/key.toml", text),
+            ["K07 crates/onlyonce/tests/cases/key.toml: a second key line"]
+        );
+        let text = "{\n  \"name\": \"late\",\n  \"proves\": [\"R05\", \"U03\"]\n}";
+        assert_eq!(found("crates/onlyonce/tests/cases/a.json", text).len(), 2);
+    }
+
+    #[test]
+    fn leaving_a_module_is_noticed() {
+        let text = "mod a {\n    #[test]\n    fn x() {\n    }\n}\n/// K01\n#[test]\nfn y() {}\n";
+        assert_eq!(found("crates/onlyonce/src/key.rs", text), ["K01 onlyonce::key::y"]);
+    }
+}

@@ -1,0 +1,241 @@
+//! `cargo xtask test`: everything a change must pass, with nothing but the Rust toolchain.
+
+use std::env;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::Verdict;
+use crate::repository;
+use crate::steps::{Ending, Steps, cargo, has_cargo, pass, pass_and_see};
+use crate::tidy;
+
+/// The features whose tests always run. Not `--all-features`: an engine whose SDK doubles the build has its own step.
+const FEATURES: &str = "onlyonce-store/conformance";
+/// A comment with these words makes an example one that is also run. The others listen until they are stopped.
+const RUNS_TO_ITS_END: &str = "xtask: run this example";
+/// How long such an example may take.
+const EXAMPLE_WITHIN: Duration = Duration::from_secs(120);
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only tests whose name contains one of these, and none of the other steps
+    filter: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+    let mut steps = Steps::default();
+    let mut count = Count::default();
+    if arguments.filter.is_empty() {
+        all(&mut steps, &mut count);
+    } else {
+        say_vectors();
+        steps.run("tests", || {
+            let ending = tests(&arguments.filter, &mut count)?;
+            // A mistyped name must not look like a passed test.
+            let found_none = ending == Ending::Passed && count == Count::default();
+            Ok(if found_none { Ending::Failed("no test has such a name".to_owned()) } else { ending })
+        });
+    }
+    let verdict = steps.summary();
+    println!("{count}");
+    Ok(verdict)
+}
+
+/// Every step, in the order in which a mistake is cheapest to find.
+pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
+    steps.run("tidy", tidy_step);
+    steps.run("format", format);
+    steps.run("lints", lints);
+    say_vectors();
+    steps.run("tests", || tests(&[], count));
+    steps.run("doc tests", || doc_tests(count));
+    steps.run("docs", docs);
+    steps.run("examples", examples);
+}
+
+fn tidy_step() -> Result<Ending> {
+    Ok(match tidy::run()? {
+        Verdict::Yes => Ending::Passed,
+        Verdict::No => Ending::Failed("see above".to_owned()),
+    })
+}
+
+fn format() -> Result<Ending> {
+    if !has_cargo("fmt") {
+        return Ok(Ending::NotRun("rustfmt is missing; `rustup component add rustfmt` brings it".to_owned()));
+    }
+    pass(&mut cargo(&["fmt", "--all", "--check"]))
+}
+
+fn lints() -> Result<Ending> {
+    if !has_cargo("clippy") {
+        return Ok(Ending::NotRun("clippy is missing; `rustup component add clippy` brings it".to_owned()));
+    }
+    pass(&mut cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--features",
+        FEATURES,
+        "--",
+        "-D",
+        "warnings",
+    ]))
+}
+
+/// The published vectors are large and not ours, so they are not in the repository.
+fn say_vectors() {
+    match env::var("ONLYONCE_VECTORS") {
+        Ok(folder) => eprintln!("\npublished vectors: from {folder} (ONLYONCE_VECTORS)"),
+        Err(_) => eprintln!(
+            "\npublished vectors: only our extracts; set ONLYONCE_VECTORS to their folder to run all of them"
+        ),
+    }
+}
+
+fn tests(filter: &[String], count: &mut Count) -> Result<Ending> {
+    let workspace = ["--workspace", "--features", FEATURES];
+    if has_cargo("nextest") {
+        let mut command = cargo(&["nextest", "run", "--no-fail-fast", "--no-tests=pass"]);
+        return counted(command.args(workspace).args(filter), count);
+    }
+    let mut command = cargo(&["test", "--tests", "--no-fail-fast"]);
+    command.args(workspace);
+    if !filter.is_empty() {
+        command.arg("--").args(filter);
+    }
+    counted(&mut command, count)
+}
+
+/// Apart from the other tests, since nextest does not run them.
+fn doc_tests(count: &mut Count) -> Result<Ending> {
+    counted(&mut cargo(&["test", "--doc", "--workspace", "--no-fail-fast", "--features", FEATURES]), count)
+}
+
+fn counted(command: &mut Command, count: &mut Count) -> Result<Ending> {
+    pass_and_see(command, |line| count.add(line))
+}
+
+fn docs() -> Result<Ending> {
+    pass(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn examples() -> Result<Ending> {
+    let examples = examples_that_end(&repository::metadata()?);
+    let built = pass(&mut cargo(&["build", "--workspace", "--examples", "--quiet"]))?;
+    if built != Ending::Passed {
+        return Ok(built);
+    }
+    eprintln!("to run: {}", if examples.is_empty() { "none yet".to_owned() } else { examples.join(", ") });
+    for example in &examples {
+        let ending = run_example(example)?;
+        if ending != Ending::Passed {
+            return Ok(ending);
+        }
+    }
+    Ok(Ending::Passed)
+}
+
+fn run_example(name: &str) -> Result<Ending> {
+    eprintln!("-- {name}");
+    let mut child = cargo(&["run", "--quiet", "--example", name]).spawn().context("cannot start cargo")?;
+    let started = Instant::now();
+    while started.elapsed() < EXAMPLE_WITHIN {
+        match child.try_wait()? {
+            Some(status) if status.success() => return Ok(Ending::Passed),
+            Some(status) => return Ok(Ending::Failed(format!("example {name}: {status}"))),
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(Ending::Failed(format!("example {name} did not end within {EXAMPLE_WITHIN:?}")))
+}
+
+/// The examples of our own packages that say they end by themselves.
+fn examples_that_end(metadata: &Value) -> Vec<String> {
+    let members = metadata["workspace_members"].as_array().into_iter().flatten().collect::<Vec<_>>();
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages
+        .filter(|package| members.contains(&&package["id"]))
+        .flat_map(|package| package["targets"].as_array().into_iter().flatten());
+    targets
+        .filter(|target| target["kind"][0] == "example")
+        .filter(|target| {
+            let source = target["src_path"].as_str().and_then(|path| std::fs::read_to_string(path).ok());
+            source.is_some_and(|source| source.contains(RUNS_TO_ITS_END))
+        })
+        .filter_map(|target| target["name"].as_str().map(str::to_owned))
+        .collect()
+}
+
+/// How many tests passed and failed, read from what the runners print.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    passed: u64,
+    failed: u64,
+}
+
+impl Count {
+    fn add(&mut self, line: &str) {
+        let line = line.trim();
+        if line.starts_with("test result:") || (line.starts_with("Summary [") && line.contains(" run: ")) {
+            let (_, counts) = line.split_once(": ").unwrap_or_default();
+            let counts = counts.split_once(" run: ").map_or(counts, |(_, counts)| counts);
+            self.passed += before(counts, " passed");
+            self.failed += before(counts, " failed") + before(counts, " timed out");
+        }
+    }
+}
+
+/// The number in front of `word`.
+fn before(text: &str, word: &str) -> u64 {
+    let Some((head, _)) = text.split_once(word) else { return 0 };
+    head.rsplit(|char: char| !char.is_ascii_digit())
+        .next()
+        .and_then(|digits| digits.parse().ok())
+        .unwrap_or(0)
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(lines: &[&str]) -> String {
+        let mut count = Count::default();
+        lines.iter().for_each(|line| count.add(line));
+        count.to_string()
+    }
+
+    #[test]
+    fn nextest_is_counted() {
+        let passed = "     Summary [   0.018s] 12 tests run: 12 passed (1 slow), 3 skipped";
+        assert_eq!(counted(&[passed]), "12 passed, 0 failed");
+        let failed = "     Summary [   1.018s] 12/14 tests run: 9 passed, 2 failed, 1 timed out, 3 skipped";
+        assert_eq!(counted(&[failed]), "9 passed, 3 failed");
+    }
+
+    #[test]
+    fn cargo_test_is_counted_over_all_binaries() {
+        let lines = [
+            "running 3 tests",
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        ];
+        assert_eq!(counted(&lines), "10 passed, 2 failed");
+    }
+
+    #[test]
+    fn what_a_test_prints_is_not_counted() {
+        assert_eq!(counted(&["3 passed, 4 failed", "Summary: 9 passed"]), "0 passed, 0 failed");
+    }
+}
