@@ -9,7 +9,8 @@ use onlyonce_core::refusal::Code;
 use serde_json::Value;
 
 use crate::client::{Answer, Request};
-use crate::data::{Expect, span, unescaped};
+use crate::data::Expect;
+use crate::payload::{span, unescaped};
 use crate::step::Heard;
 use crate::store::MovedClock;
 use crate::upstream::Received;

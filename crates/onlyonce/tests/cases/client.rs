@@ -1,16 +1,11 @@
-//! A client with control over every byte: HTTP/1.1 by hand, HTTP/2 by hyper.
+//! A client of HTTP/1.1 with control over every byte.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
 
 /// A request as it goes on the wire.
 #[derive(Clone, Debug)]
@@ -167,7 +162,7 @@ impl Wire {
             head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         let first = lossy(lines.next().unwrap_or_default());
         let status = first.strip_prefix("HTTP/1.1 ").or_else(|| first.strip_prefix("HTTP/1.0 "));
-        let status = status.and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(|| garbage(&first))?;
+        let status = status.and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(|| malformed(&first))?;
         let headers = lines.filter(|line| !line.is_empty()).map(header_line).collect::<io::Result<_>>()?;
         Ok((status, headers))
     }
@@ -181,7 +176,7 @@ impl Wire {
         }
         match answer.text("content-length") {
             Some(length) => {
-                let length = length.parse().map_err(|_| garbage(length))?;
+                let length = length.parse().map_err(|_| malformed(length))?;
                 answer.body = self.read_exactly(length).await?;
             }
             None => {
@@ -197,7 +192,7 @@ impl Wire {
             let line = self.read_until(b"\r\n").await?;
             let line = lossy(&line);
             let size = line.trim().split(';').next().unwrap_or_default();
-            let size = usize::from_str_radix(size, 16).map_err(|_| garbage(&line))?;
+            let size = usize::from_str_radix(size, 16).map_err(|_| malformed(&line))?;
             if size == 0 {
                 break;
             }
@@ -263,63 +258,16 @@ impl Wire {
     }
 }
 
-/// A connection of HTTP/2 with prior knowledge.
-pub(crate) struct Http2 {
-    sender: SendRequest<Full<Bytes>>,
-    driving: JoinHandle<hyper::Result<()>>,
-}
-
-impl Http2 {
-    pub(crate) async fn connect(to: SocketAddr) -> io::Result<Self> {
-        let stream = TokioIo::new(TcpStream::connect(to).await?);
-        let (sender, connection) =
-            http2::handshake(TokioExecutor::new(), stream).await.map_err(io::Error::other)?;
-        Ok(Self { sender, driving: tokio::spawn(connection) })
-    }
-
-    pub(crate) async fn exchange(&self, request: &Request) -> io::Result<Answer> {
-        let mut builder = http::Request::builder()
-            .method(request.method.as_str())
-            .uri(format!("http://api.example{}", request.target))
-            .version(http::Version::HTTP_2);
-        for (name, value) in &request.headers {
-            builder = builder.header(name.to_ascii_lowercase(), &value[..]);
-        }
-        let request = builder.body(Full::new(Bytes::from(request.body.clone()))).map_err(io::Error::other)?;
-        let response = self.sender.clone().send_request(request).await.map_err(io::Error::other)?;
-        let (head, body) = response.into_parts();
-        let body = body.collect().await.map_err(io::Error::other)?;
-        let trailers = body.trailers().map(lines).unwrap_or_default();
-        Ok(Answer {
-            status: head.status.as_u16(),
-            headers: lines(&head.headers),
-            trailers: trailers.into_iter().map(|(name, value)| (name, lossy(&value))).collect(),
-            body: body.to_bytes().to_vec(),
-            ..Answer::default()
-        })
-    }
-}
-
-impl Drop for Http2 {
-    fn drop(&mut self) {
-        self.driving.abort();
-    }
-}
-
-fn lines(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
-    headers.iter().map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect()
-}
-
-fn lossy(bytes: &[u8]) -> String {
+pub(crate) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn header_line(line: &[u8]) -> io::Result<(String, Vec<u8>)> {
     let colon = line.iter().position(|byte| *byte == b':');
-    let colon = colon.ok_or_else(|| garbage(&lossy(line)))?;
+    let colon = colon.ok_or_else(|| malformed(&lossy(line)))?;
     Ok((lossy(&line[..colon]), line[colon + 1..].trim_ascii().to_vec()))
 }
 
-fn garbage(what: &str) -> io::Error {
+fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("no HTTP answer: {what:?}"))
 }

@@ -12,8 +12,10 @@
 mod check;
 mod client;
 mod data;
+mod http2;
 mod logs;
 mod node;
+mod payload;
 mod run;
 mod settings;
 mod step;

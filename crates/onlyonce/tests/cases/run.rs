@@ -11,9 +11,10 @@ use tokio::task::JoinHandle;
 
 use crate::check::{self, Facts};
 use crate::client::After;
-use crate::data::{Case, Step, StoreMode, Until, span};
+use crate::data::{Case, Step, StoreMode, Until};
 use crate::logs::Logs;
 use crate::node::Node;
+use crate::payload::span;
 use crate::step::{BODY, Heard, Plan, Progress, Words, requests};
 use crate::store::{Disk, MovedClock};
 use crate::upstream::{Shared, Upstream};

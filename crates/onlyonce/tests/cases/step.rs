@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use crate::check::code_of;
-use crate::client::{After, Answer, Http2, Request, Wire};
-use crate::data::{Caller, HangUp, OneOrMany, Step, padding, unescaped};
+use crate::client::{After, Answer, Request, Wire};
+use crate::data::{Caller, HangUp, OneOrMany, Step};
+use crate::http2::Http2;
+use crate::payload::{padding, unescaped};
 use crate::upstream::{STEP, Shared};
 
 /// An answer, or why there is none.

@@ -14,7 +14,8 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::watch;
 
-use crate::data::{Order, padding, unescaped};
+use crate::data::Order;
+use crate::payload::{padding, unescaped};
 
 /// The header that tells U which step a request belongs to, and so which order to obey.
 pub(crate) const STEP: &str = "x-step";
