@@ -68,7 +68,7 @@ enum Way {
 /// Answers a keyed request.
 pub(crate) async fn answer<S, B, R>(
     keyed: Keyed,
-    parts: Parts,
+    mut parts: Parts,
     body: B,
     mut inner: S,
 ) -> Result<Response<Body<R>>, S::Error>
@@ -89,6 +89,9 @@ where
         Way::Accepted(refusal) => Ok(keyed.accepted(&refusal).await),
         Way::Run(lease) => keyed.run(lease, parts, body, inner).await,
         Way::Unprotected => {
+            // Nothing is on record, but a handler that counts on its attempt still has one downstream key to send.
+            let handle = Handle { id: Id::of(&keyed.scope, &keyed.key), token: fresh_token() };
+            parts.extensions.insert(Attempt::new(1, handle, keyed.scope.clone(), keyed.key.clone()));
             let mut response = inner.call(Request::from_parts(parts, Body::whole(body))).await?;
             headers::clean(response.headers_mut(), keyed.policy());
             Ok(answer::own(response.map(Body::passed), None))

@@ -3,7 +3,7 @@
 //! 1. A Rust test is a function with an attribute that ends in `test`, in any file; in a folder `conformance` every
 //!    function counts, since a macro makes each of them a test of every engine.
 //! 2. The ids stand in its doc comment. Attributes may stand in between.
-//! 3. Cases as data, in `tests/**/*.toml` and `tests/**/*.json`, name them under `proves`, after their `name`.
+//! 3. Cases as data, in `cases/*.toml`, name them under `proves`; those that something runs count.
 
 use super::is_id;
 use crate::repository::File;
@@ -37,8 +37,7 @@ fn of_file(file: &File) -> Vec<Proof> {
     if file.ends_with(".rs") {
         return of_rust(file);
     }
-    let is_data = file.path.contains("/tests/") && (file.ends_with(".toml") || file.ends_with(".json"));
-    if is_data { of_data(file) } else { Vec::new() }
+    if file.path.starts_with("cases/") && file.ends_with(".toml") { of_cases(file) } else { Vec::new() }
 }
 
 fn of_rust(file: &File) -> Vec<Proof> {
@@ -89,23 +88,44 @@ fn ids_in(text: &str) -> impl Iterator<Item = String> {
     text.split(|char: char| !char.is_ascii_alphanumeric()).filter(|word| is_id(word)).map(str::to_owned)
 }
 
-fn of_data(file: &File) -> Vec<Proof> {
+/// A case proves what it says where something runs it: the layer does, and what is skipped proves nothing.
+fn of_cases(file: &File) -> Vec<Proof> {
     let mut proofs = Vec::new();
-    let mut name = String::new();
+    let mut case = Case::default();
     for (number, line) in file.lines() {
-        let Some((key, value)) = line.split_once(['=', ':']) else { continue };
-        match key.trim().trim_matches('"') {
-            "name" => name = value.trim().trim_matches([',', '"', '\'']).to_owned(),
-            "proves" => proofs.extend(ids_in(value).map(|id| Proof {
+        if line.trim() == "[[case]]" {
+            proofs.append(&mut std::mem::take(&mut case).proofs());
+        }
+        let Some((key, value)) = line.split_once('=') else { continue };
+        match key.trim() {
+            "id" => case.id = value.trim().trim_matches('"').to_owned(),
+            "on" => case.runs = value.contains("layer"),
+            "skip" => case.is_skipped = true,
+            "proves" => case.proves.extend(ids_in(value).map(|id| Proof {
                 id,
-                test: format!("{}: {name}", file.path),
+                test: format!("{}: {}", file.path, case.id),
                 path: file.path.clone(),
                 line: number,
             })),
             _ => {}
         }
     }
+    proofs.append(&mut case.proofs());
     proofs
+}
+
+#[derive(Default)]
+struct Case {
+    id: String,
+    runs: bool,
+    is_skipped: bool,
+    proves: Vec<Proof>,
+}
+
+impl Case {
+    fn proofs(self) -> Vec<Proof> {
+        if self.runs && !self.is_skipped { self.proves } else { Vec::new() }
+    }
 }
 
 /// Where in the tree of modules a line stands. Reads indentation, which rustfmt keeps honest.
@@ -180,14 +200,16 @@ mod tests {
     }
 
     #[test]
-    fn cases_as_data_name_their_ids() {
-        let text = "[[case]]\nname = \"a second key line\"\nproves = \"K07\"\n";
+    fn a_case_that_runs_proves_what_it_names() {
+        let case = |extra: &str| format!("[[case]]\nid = \"KEY-19\"\nproves = [\"K07\", \"O06\"]\n{extra}\n");
+        let here = "on = [\"layer\"]";
         assert_eq!(
-            found("crates/onlyonce/tests/cases/key.toml", text),
-            ["K07 crates/onlyonce/tests/cases/key.toml: a second key line"]
+            found("cases/key.toml", &case(here)),
+            ["K07 cases/key.toml: KEY-19", "O06 cases/key.toml: KEY-19"]
         );
-        let text = "{\n  \"name\": \"late\",\n  \"proves\": [\"R05\", \"U03\"]\n}";
-        assert_eq!(found("crates/onlyonce/tests/cases/a.json", text).len(), 2);
+        assert!(found("cases/key.toml", &case("on = [\"gateway\"]")).is_empty(), "nothing runs it yet");
+        assert!(found("cases/key.toml", &case(&format!("{here}\nskip = \"later\""))).is_empty());
+        assert_eq!(found("cases/key.toml", &[case("skip = \"later\""), case(here)].concat()).len(), 2);
     }
 
     #[test]

@@ -128,6 +128,19 @@ async fn a_handler_that_needs_an_attempt_refuses_a_request_without_a_key() {
     assert_eq!(send(&app, bare("/notes")).await.text(), "false");
 }
 
+/// X01: where the policy says to run without the store, a handler still has its attempt to go by.
+#[tokio::test]
+async fn a_handler_that_runs_unprotected_has_an_attempt_too() {
+    let store = FaultyStore::new();
+    store.always(Some(crate::world::Fault::Refused));
+    let policy = Policy { store_down: onlyonce::policy::StoreDown::Run, ..Policy::default() };
+    let onlyonce = Onlyonce::new(store).with_policy(policy).unwrap();
+    let handler = post(|attempt: Attempt| async move { attempt.downstream_key("charge") });
+    let app = Router::new().route("/orders", handler).layer(onlyonce.layer());
+    let first = send(&app, order("k")).await;
+    assert_eq!((first.status, first.text()), (200, send(&app, order("k")).await.text()));
+}
+
 /// K03, D02
 #[tokio::test]
 async fn it_refuses_in_the_words_of_its_route() {
