@@ -39,6 +39,22 @@ async fn a_fresh_request_costs_two_trips_its_first_replay_one_and_the_others_non
     assert_eq!(trips(), (3, 0));
 }
 
+/// P06
+#[tokio::test(start_paused = true)]
+async fn a_stored_answer_stays_as_it_was_whatever_is_written_later() {
+    let world = World::new(Policy::default());
+    let first = world.send(order("k")).await;
+    for number in 0..5 {
+        assert_eq!(
+            world.send(order(&format!("later{number}"))).await.summary(),
+            format!("201 run {}", number + 2)
+        );
+    }
+    let again = world.send(order("k")).await;
+    assert!(again.is_replay());
+    assert_eq!((again.summary(), again.body), ("201 run 1".into(), first.body));
+}
+
 /// P05, X04
 #[tokio::test(start_paused = true)]
 async fn another_node_replays_with_one_trip_and_no_write_that_applies() {
