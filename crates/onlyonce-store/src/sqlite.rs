@@ -88,7 +88,7 @@ pub const FAILPOINTS: [&str; 14] = [
     "sqlite.reap.before",
     "sqlite.reap.after",
     "sqlite.checkpoint.before",
-    "sqlite.checkpoint.restart",
+    "sqlite.checkpoint.rest",
     "sqlite.checkpoint.after",
 ];
 
