@@ -129,9 +129,8 @@ fn examples() -> Result<Ending> {
     if built != Ending::Passed {
         return Ok(built);
     }
-    eprintln!("to run: {}", if examples.is_empty() { "none yet".to_owned() } else { examples.join(", ") });
     for example in &examples {
-        let ending = run_example(example)?;
+        let ending = example.run()?;
         if ending != Ending::Passed {
             return Ok(ending);
         }
@@ -139,36 +138,51 @@ fn examples() -> Result<Ending> {
     Ok(Ending::Passed)
 }
 
-fn run_example(name: &str) -> Result<Ending> {
-    eprintln!("-- {name}");
-    let mut child = cargo(&["run", "--quiet", "--example", name]).spawn().context("cannot start cargo")?;
-    let started = Instant::now();
-    while started.elapsed() < EXAMPLE_WITHIN {
-        match child.try_wait()? {
-            Some(status) if status.success() => return Ok(Ending::Passed),
-            Some(status) => return Ok(Ending::Failed(format!("example {name}: {status}"))),
-            None => std::thread::sleep(Duration::from_millis(20)),
+/// An example that says it ends by itself.
+struct Example {
+    package: String,
+    name: String,
+}
+
+impl Example {
+    fn run(&self) -> Result<Ending> {
+        let Self { package, name } = self;
+        eprintln!("-- {name}");
+        let mut run = cargo(&["run", "--quiet", "--package", package, "--example", name]);
+        let mut child = run.spawn().context("cannot start cargo")?;
+        let started = Instant::now();
+        while started.elapsed() < EXAMPLE_WITHIN {
+            match child.try_wait()? {
+                Some(status) if status.success() => return Ok(Ending::Passed),
+                Some(status) => return Ok(Ending::Failed(format!("example {name}: {status}"))),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
         }
+        child.kill()?;
+        child.wait()?;
+        Ok(Ending::Failed(format!("example {name} did not end within {EXAMPLE_WITHIN:?}")))
     }
-    child.kill()?;
-    child.wait()?;
-    Ok(Ending::Failed(format!("example {name} did not end within {EXAMPLE_WITHIN:?}")))
 }
 
 /// The examples of our own packages that say they end by themselves.
-fn examples_that_end(metadata: &Value) -> Vec<String> {
+fn examples_that_end(metadata: &Value) -> Vec<Example> {
     let members = metadata["workspace_members"].as_array().into_iter().flatten().collect::<Vec<_>>();
     let packages = metadata["packages"].as_array().into_iter().flatten();
-    let targets = packages
-        .filter(|package| members.contains(&&package["id"]))
-        .flat_map(|package| package["targets"].as_array().into_iter().flatten());
+    packages.filter(|package| members.contains(&&package["id"])).flat_map(of_package).collect()
+}
+
+fn of_package(package: &Value) -> Vec<Example> {
+    let targets = package["targets"].as_array().into_iter().flatten();
     targets
         .filter(|target| target["kind"][0] == "example")
         .filter(|target| {
             let source = target["src_path"].as_str().and_then(|path| std::fs::read_to_string(path).ok());
             source.is_some_and(|source| source.contains(RUNS_TO_ITS_END))
         })
-        .filter_map(|target| target["name"].as_str().map(str::to_owned))
+        .filter_map(|target| {
+            let (package, name) = (package["name"].as_str()?, target["name"].as_str()?);
+            Some(Example { package: package.to_owned(), name: name.to_owned() })
+        })
         .collect()
 }
 
