@@ -64,8 +64,19 @@ fn folder(rest: &[&str]) -> PathBuf {
 
 async fn swaps(callers: u64, rows: u64, seconds: u64, folder: &Path) {
     let path = folder.join("onlyonce.db");
+    // A file of so many rows that was kept from an earlier run.
+    let seed = std::env::var("SEED").ok().filter(|seed| Path::new(seed).exists());
+    if let Some(seed) = &seed {
+        fs::copy(seed, &path).unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+    }
     let store = Arc::new(Sqlite::open(&path, options()).await.unwrap());
-    fill(&store, rows, Duration::from_secs(86_400)).await;
+    if seed.is_none() {
+        fill(&store, rows, Duration::from_secs(86_400)).await;
+    }
+    if let Ok(keep) = std::env::var("KEEP") {
+        store.backup(keep, |_| {}).await.unwrap();
+    }
     let load = Load::run(&store, callers, rows, Duration::from_secs(seconds)).await;
     println!("{callers} callers, {rows} rows before: {load}");
     drop(store);
@@ -254,7 +265,7 @@ async fn request(store: &Sqlite, number: u64, retention: Duration, spans: &mut V
     let revision = Revision(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let started = Instant::now();
     let change = Change { expected: None, revision, next, messages: Vec::new() };
-    applied(store.swap(id, change).await.unwrap());
+    applied(&store.swap(id, change).await.unwrap());
     spans.push(started.elapsed());
     let response = Response { status: 201, headers: Vec::new(), body: Bytes::from_static(&[b'x'; 150]) };
     let expires_at = When::AfterWrite(retention);
@@ -263,11 +274,11 @@ async fn request(store: &Sqlite, number: u64, retention: Duration, spans: &mut V
     let change =
         Change { expected: Some(revision), revision: Revision(!revision.0), next, messages: Vec::new() };
     let started = Instant::now();
-    applied(store.swap(id, change).await.unwrap());
+    applied(&store.swap(id, change).await.unwrap());
     spans.push(started.elapsed());
 }
 
-fn applied(swapped: Swapped) {
+fn applied(swapped: &Swapped) {
     assert!(matches!(swapped, Swapped::Applied(_)), "{swapped:?}");
 }
 

@@ -263,3 +263,6 @@ impl fmt::Debug for Sqlite {
         f.debug_struct("Sqlite").field("path", &self.path).field("clock", &self.clock).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
