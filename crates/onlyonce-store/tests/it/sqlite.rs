@@ -1,6 +1,7 @@
 //! What is the embedded engine's alone. What it shares with the others is the suite's to say.
 
 mod folder;
+mod full;
 mod kill;
 mod load;
 mod owner;
