@@ -1,6 +1,7 @@
 //! What can be asked of the program. A wrong flag ends it with 2, as every error does.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -16,9 +17,54 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Play what goes wrong between clients and a payments service, and check every promise
     ///
-    /// A sample service with the layer on the memory store, real sockets on a free port, and a ledger that counts how
-    /// often the card was really charged. Exits 0 if every promise held, 1 if one did not.
+    /// A sample service with the layer on a store in one file, real sockets on a free port, and a ledger that counts
+    /// how often the card was really charged. Exits 0 if every promise held, 1 if one did not.
     Demo(Demo),
+    /// Look after the file of an embedded store
+    #[command(subcommand)]
+    Store(Store),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Store {
+    /// Copy a store into a new file, also while its owner uses it
+    ///
+    /// The copy is of one moment, and appears under its name once it is whole and durable. Nobody waits for it. Nothing
+    /// is ever overwritten.
+    Backup(Backup),
+    /// Read all of a store and say whether it is whole, also while its owner uses it
+    ///
+    /// Exits 0 if nothing is wrong, 1 if the file is damaged, 2 if it cannot be read or is not a store.
+    Check(Check),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Backup {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// The file to create
+    #[arg(value_name = "TO")]
+    pub(crate) to: PathBuf,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// Which store, and for whom the answer is.
+#[derive(Args, Debug)]
+pub(crate) struct Place {
+    /// The store: sqlite:PATH
+    #[arg(long, value_name = "URL", default_value = "sqlite:onlyonce.db")]
+    pub(crate) store: String,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -32,6 +78,9 @@ pub(crate) struct Demo {
     /// Where --serve listens; port 0 picks a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", requires = "serve")]
     pub(crate) listen: SocketAddr,
+    /// Where records are kept: sqlite:PATH or memory: [default: a new file, removed afterwards]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
     /// Print the results as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,7 +1,9 @@
 //! The program `onlyonce`.
 
 mod cli;
+mod commands;
 mod demo;
+mod store;
 
 use std::process::ExitCode;
 
@@ -14,6 +16,7 @@ use crate::cli::{Cli, Command};
 async fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Demo(arguments) => demo::run(&arguments).await,
+        Command::Store(verb) => commands::store::run(verb).await,
     };
     exit_code(ended)
 }

@@ -42,6 +42,7 @@ mod check;
 mod connection;
 mod failure;
 mod file;
+mod guest;
 mod lapse;
 mod letters;
 mod migration;
@@ -63,6 +64,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 pub use backup::Progress;
 pub use check::Health;
+pub use guest::Guest;
 use onlyonce_core::record::{Id, Record, Seen, Token};
 
 use self::letters::Claim;

@@ -3,6 +3,7 @@
 //! * Callers are told apart by their account, which a middleware finds, not by the bytes of their credential.
 //! * Three groups of routes have three policies and share one engine.
 //! * A handler forwards a key of its own to the bank, says when nothing was done, and says how long its answer is kept.
+//! * Records are in one file, `payments.db`, and outlive a restart.
 //! * The service stops cleanly: it waits for work whose client has hung up.
 //!
 //! ```text
@@ -21,14 +22,15 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use onlyonce::store::memory::Memory;
+use onlyonce::store::sqlite::{Options, Sqlite};
 use onlyonce::worker::{Background, Workers};
 use onlyonce::{Attempt, Caller, Effects, Faults, Onlyonce, Policy};
 use serde_json::{Value, json};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let onlyonce = Onlyonce::new(Arc::new(Memory::new()));
+    let store = Sqlite::open("payments.db", Options::default()).await?;
+    let onlyonce = Onlyonce::new(Arc::new(store));
     let app = app(&onlyonce, Arc::new(Bank::default()))?;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     println!("payments on http://{}; Ctrl-C stops", listener.local_addr()?);

@@ -68,7 +68,7 @@
 //!
 //! | effects | after a crash in the middle | promise |
 //! |---|---|---|
-//! | [`Effects::Local`]: all in one transaction with the completion | runs again | needs an SQL store; none is here yet |
+//! | [`Effects::Local`]: all in one transaction with the completion | runs again | needs the completion in your transaction; not here yet |
 //! | [`Effects::Keyed`]: downstream deduplicates [`Attempt::downstream_key`] | runs again while downstream remembers | exactly once, if downstream keeps its word |
 //! | [`Effects::Queryable`]: downstream can be asked | unknown | at most once |
 //! | [`Effects::Opaque`]: neither | unknown | at most once |
@@ -82,8 +82,11 @@
 //!
 //! # Before you deploy it
 //!
-//! * [The memory store](store::memory) is the only one in this release. It forgets at restart, and two processes do not
-//!   share it: a retry after a restart, or to another node, runs again.
+//! * Choose a store that remembers: `store::sqlite` (feature `sqlite`) keeps records in one file, durable before anybody
+//!   is told. One process has that file, so all keyed writes go to one process. [The memory store](store::memory)
+//!   forgets at restart, and a retry then runs again.
+//! * Keep the file on a local disk, and back it up with `onlyonce store backup`: a plain copy of a file in use is half a
+//!   database.
 //! * Start the [workers](worker): they settle what a dead node left running and delete what has expired. A record that
 //!   is unknown stays so: no verdict can be given yet.
 //! * Add the layer outside `Router::nest`. Inside, it does not see questions about a key.

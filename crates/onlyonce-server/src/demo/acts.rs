@@ -3,34 +3,29 @@
 //! Nothing here waits for luck: where the order of things matters, the bank or the server says when.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use tokio::sync::{Barrier, Notify};
+use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use super::bank::{Bank, Card, Payment};
+use super::bank::{Card, Payment};
 use super::client::{Answer, Client, Order};
 use super::report::Act;
+use super::stage::Stage;
 
 /// How many clients come at once.
 const STORM: usize = 64;
 
-/// Where the story plays.
-#[derive(Debug)]
-pub(crate) struct Stage {
-    pub(crate) address: SocketAddr,
-    pub(crate) bank: Arc<Bank>,
-    pub(crate) hang_ups: Arc<Notify>,
-}
-
 type Played<'a> = Pin<Box<dyn Future<Output = Result<Act>> + 'a>>;
 
+/// One act.
+pub(crate) type Play = fn(&mut Stage) -> Played<'_>;
+
 /// In the order in which they are played.
-pub(crate) const ALL: [fn(&Stage) -> Played<'_>; 8] = [
+pub(crate) const ALL: [Play; 8] = [
     |stage| Box::pin(retry(stage)),
     |stage| Box::pin(storm(stage)),
     |stage| Box::pin(waiting_storm(stage)),
@@ -40,6 +35,8 @@ pub(crate) const ALL: [fn(&Stage) -> Played<'_>; 8] = [
     |stage| Box::pin(panic(stage)),
     |stage| Box::pin(bank_closed(stage)),
 ];
+/// The last one, on a store that remembers.
+pub(crate) const RESTART: Play = |stage| Box::pin(restart(stage));
 
 async fn retry(stage: &Stage) -> Result<Act> {
     let mut act = Act::new("retry", "A client does not see the answer and sends its payment again");
@@ -186,6 +183,25 @@ async fn bank_closed(stage: &Stage) -> Result<Act> {
     let again = client.pay(&order).await?;
     act.promise("from then on it is a replay", same(&retried, &again) && again.is_replay());
     Ok(stage.counted(act, &order, 3, 1))
+}
+
+async fn restart(stage: &mut Stage) -> Result<Act> {
+    let mut act = Act::new("restart", "The service is stopped, and started again on the same store");
+    let paid = order("restart-1", Card::Plain);
+    let first = Client::connect(stage.address).await?.pay(&paid).await?;
+    stage.restart().await?;
+    let mut client = Client::connect(stage.address).await?;
+    let again = client.pay(&paid).await?;
+    act.promise("a retry after that gets the same answer, byte for byte", {
+        first.status == 201 && same(&first, &again) && again.is_replay()
+    });
+    let lost = order("panic-1", Card::Crashing);
+    let unknown = client.pay(&lost).await?;
+    act.promise("what nobody knew is still unknown, and did not run again: 409", {
+        is_refused(&unknown, 409, "idempotency_outcome_unknown")
+            && stage.bank.charged(&lost.payment.order) == 1
+    });
+    Ok(stage.counted(act, &paid, 3, 1))
 }
 
 impl Stage {

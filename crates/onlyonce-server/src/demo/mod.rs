@@ -3,25 +3,27 @@
 mod acts;
 mod bank;
 mod client;
+mod place;
 mod report;
 mod service;
+mod stage;
 
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::Ended;
-use crate::cli;
-use acts::Stage;
+use crate::{cli, store};
 use bank::Bank;
+use place::Place;
 use report::Report;
 use service::Sample;
+use stage::Stage;
 
 /// What the slow card takes in the story, and by hand: long enough to type a second command.
 const SLOW: Duration = Duration::from_millis(50);
@@ -30,46 +32,48 @@ const SLOW_BY_HAND: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(arguments: &cli::Demo) -> Result<Ended> {
-    if arguments.is_tour() { play(arguments.json).await } else { serve(arguments.listen).await }
+    let place = Place::new(arguments.store.as_deref())?;
+    if !arguments.is_tour() {
+        return serve(arguments.listen, &place).await;
+    }
+    // Ctrl-C ends the story here, so that its folder is removed.
+    tokio::select! {
+        ended = play(&place, arguments.json) => ended,
+        () = interrupted() => bail!("interrupted"),
+    }
 }
 
 /// Plays the story on a free port.
-async fn play(as_json: bool) -> Result<Ended> {
-    let bank = Arc::new(Bank::new(SLOW));
-    let sample = Sample::new(bank.clone());
-    let (address, serving) = open(&sample).await?;
+async fn play(place: &Place, as_json: bool) -> Result<Ended> {
+    let mut stage = Stage::set(Arc::new(Bank::new(SLOW)), place.url.clone()).await?;
     let mut report = Report::new(as_json);
-    report.begin()?;
-    let stage = Stage { address, bank, hang_ups: sample.hang_ups.clone() };
+    report.begin(place)?;
     let mut all_held = true;
-    for act in acts::ALL {
-        let act =
-            timeout(PATIENCE, act(&stage)).await.context("an act of the story did not end in time")??;
+    let restart = place.url.is_durable().then_some(acts::RESTART);
+    for play in acts::ALL.into_iter().chain(restart) {
+        let act = timeout(PATIENCE, play(&mut stage))
+            .await
+            .context("an act of the story did not end in time")??;
         all_held &= act.held();
         report.tell(act)?;
     }
-    report.end()?;
-    serving.abort();
-    sample.onlyonce.engine().idle().await;
+    stage.stop().await?;
+    report.end(place)?;
     Ok(if all_held { Ended::Yes } else { Ended::No })
 }
 
-async fn open(sample: &Sample) -> Result<(SocketAddr, JoinHandle<io::Result<()>>)> {
-    let listener = bind((Ipv4Addr::LOCALHOST, 0).into()).await?;
-    let address = listener.local_addr()?;
-    let app = sample.app();
-    Ok((address, tokio::spawn(async move { axum::serve(listener, app).await })))
-}
-
 /// Keeps the sample service listening until Ctrl-C.
-async fn serve(listen: SocketAddr) -> Result<Ended> {
+async fn serve(listen: SocketAddr, place: &Place) -> Result<Ended> {
     let listener = bind(listen).await?;
-    let sample = Sample::new(Arc::new(Bank::new(SLOW_BY_HAND)));
-    writeln!(io::stdout(), "{}", curl_lines(listener.local_addr()?))?;
+    let store = place.url.open().await?;
+    let sample = Sample::new(Arc::new(Bank::new(SLOW_BY_HAND)), store.clone(), "demo");
+    writeln!(io::stdout(), "{}", curl_lines(listener.local_addr()?, place))?;
     let serving = async {
         axum::serve(listener, sample.app()).with_graceful_shutdown(interrupted()).await?;
         writeln!(io::stdout(), "stopping: waits for what is under way; Ctrl-C again does not wait")?;
         sample.onlyonce.engine().idle().await;
+        drop(sample);
+        store::close(store).await?;
         writeln!(io::stdout(), "stopped: nothing was under way any more")?;
         anyhow::Ok(Ended::Yes)
     };
@@ -104,9 +108,10 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
     }
 }
 
-fn curl_lines(address: SocketAddr) -> String {
+fn curl_lines(address: SocketAddr, place: &Place) -> String {
+    let records = place.told();
     format!(
-        r#"ready: sample service http://{address}, records in memory (forgotten when it stops)
+        r#"ready: sample service http://{address}, records in {records}
 
 Pay, then run the same line again: the answer comes from the record, the card is not charged.
   curl -i http://{address}/payments -H 'Authorization: Bearer ann' -H 'Idempotency-Key: first-1' \
@@ -125,6 +130,7 @@ What became of a key, and how often the card was really charged:
   curl http://{address}/_onlyonce/keys/first-1 -H 'Authorization: Bearer ann'
   curl http://{address}/ledger
 
-Ctrl-C stops it."#
+Ctrl-C stops it. With --store sqlite:demo.db it remembers: stop it, start it again, and retry. The ledger is
+in memory and begins anew."#
     )
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::place::Place;
+
 /// What an act showed.
 #[derive(Debug)]
 pub(crate) struct Act {
@@ -80,12 +82,16 @@ impl Report {
         Self { as_json, style: Style::of_stdout(), acts: Vec::new() }
     }
 
-    pub(crate) fn begin(&self) -> io::Result<()> {
+    pub(crate) fn begin(&self, place: &Place) -> io::Result<()> {
         if self.as_json {
             return Ok(());
         }
         let title = self.style.strong("Onlyonce: a payments service, and clients that retry");
-        writeln!(io::stdout(), "{title}\nReal requests over real sockets; the ledger is the bank's own.\n")
+        writeln!(
+            io::stdout(),
+            "{title}\nReal requests over real sockets; the ledger is the bank's own.\nRecords in {}.\n",
+            place.told()
+        )
     }
 
     pub(crate) fn tell(&mut self, act: Act) -> io::Result<()> {
@@ -115,11 +121,21 @@ impl Report {
         writeln!(out, "\n")
     }
 
-    pub(crate) fn end(&self) -> io::Result<()> {
+    pub(crate) fn end(&self, place: &Place) -> io::Result<()> {
         let held = self.acts.iter().all(Act::held);
         if self.as_json {
             let acts: Vec<_> = self.acts.iter().map(Act::json).collect();
-            return writeln!(io::stdout(), "{:#}", json!({ "held": held, "acts": acts }));
+            return writeln!(
+                io::stdout(),
+                "{:#}",
+                json!({ "held": held, "store": place.url.to_string(), "acts": acts })
+            );
+        }
+        if !place.url.is_durable() {
+            writeln!(
+                io::stdout(),
+                "Not played: a restart, after which this store would remember nothing.\n"
+            )?;
         }
         let sum = |each: fn(&Act) -> usize| self.acts.iter().map(each).sum::<usize>();
         let (requests, charged) = (sum(|act| act.requests), sum(|act| act.charged));

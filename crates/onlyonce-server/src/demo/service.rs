@@ -8,7 +8,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use onlyonce::store::memory::Memory;
+use onlyonce::store::Store;
+use onlyonce::worker::{Background, Workers};
 use onlyonce::{Attempt, Onlyonce, Policy};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -20,17 +21,21 @@ use super::bank::{Bank, Card, Charge, Payment};
 pub(crate) struct Sample {
     bank: Arc<Bank>,
     pub(crate) onlyonce: Onlyonce,
+    /// The sweeper and the reaper.
+    _workers: Workers,
     /// The server has noticed that a client hung up.
     pub(crate) hang_ups: Arc<Notify>,
 }
 
 impl Sample {
-    pub(crate) fn new(bank: Arc<Bank>) -> Self {
+    pub(crate) fn new(bank: Arc<Bank>, store: Arc<dyn Store>, name: &str) -> Self {
         let policy = Policy { required: vec![Method::POST], ..Policy::default() };
-        let onlyonce = Onlyonce::new(Arc::new(Memory::new()))
+        let onlyonce = Onlyonce::new(store)
+            .for_service(name)
             .with_policy(policy)
             .expect("the defaults with a required key are a valid policy");
-        Self { bank, onlyonce, hang_ups: Arc::default() }
+        let workers = Workers::start(onlyonce.engine(), &Background::default());
+        Self { bank, onlyonce, _workers: workers, hang_ups: Arc::default() }
     }
 
     pub(crate) fn app(&self) -> Router {

@@ -2,21 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-fn onlyonce() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_onlyonce"))
-}
-
-fn run(arguments: &[&str]) -> Output {
-    onlyonce().args(arguments).output().expect("the program can be started")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("the program writes text")
-}
+use crate::program::{Folder, onlyonce, run, text};
 
 /// R02, R03, R07, P01, P02, F06, S02, S06, U03, C03
 #[test]
@@ -28,9 +19,34 @@ fn every_promise_of_the_story_holds() {
     assert!(story.contains("64 requests, card charged 1 time\n"), "{story}");
     assert!(story.contains("2 requests, card charged 2 times\n"), "{story}");
     assert!(story.contains(" ms after the charge\n"), "{story}");
-    assert!(story.contains("it moved 9 times. Every promise held."), "{story}");
+    assert!(story.contains("it moved 10 times. Every promise held."), "{story}");
     assert!(!story.contains('\u{1b}'), "colours are for terminals: {story}");
     assert_eq!(text(&output.stderr), "");
+    let (_, place) = story.split_once("Records in sqlite:").expect("it says where its records are");
+    let (file, _) = place.split_once(", removed when it ends.\n").expect("and what becomes of them");
+    let folder = Path::new(file).parent().expect("a file is in a folder");
+    assert!(!folder.exists(), "{} was left behind", folder.display());
+}
+
+/// P05: each run has keys of its own, so a store may be used again.
+#[test]
+fn the_story_can_be_played_again_on_a_store_that_remembers() {
+    let folder = Folder::new();
+    for _ in 0..2 {
+        let output = folder.run(&["demo", "--store", "sqlite:onlyonce.db"]);
+        let story = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{story}");
+        assert!(story.contains("Records in sqlite:onlyonce.db, kept.\n"), "{story}");
+    }
+}
+
+#[test]
+fn the_story_in_memory_has_no_restart_and_says_so() {
+    let output = run(&["demo", "--store", "memory:"]);
+    let story = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{story}");
+    assert!(story.contains("Not played: a restart"), "{story}");
+    assert!(story.contains("it moved 9 times. Every promise held."), "{story}");
 }
 
 #[test]
@@ -39,10 +55,20 @@ fn the_story_is_also_told_to_machines() {
     assert_eq!(output.status.code(), Some(0));
     let story: Value = serde_json::from_slice(&output.stdout).expect("--json prints JSON and nothing else");
     assert_eq!(story["held"], true);
+    assert!(story["store"].as_str().is_some_and(|store| store.starts_with("sqlite:")), "{story}");
     let acts = story["acts"].as_array().expect("a list of acts");
     let names: Vec<_> = acts.iter().filter_map(|act| act["act"].as_str()).collect();
-    let expected =
-        ["retry", "storm", "waiting_storm", "reused_key", "other_caller", "hang_up", "panic", "bank_closed"];
+    let expected = [
+        "retry",
+        "storm",
+        "waiting_storm",
+        "reused_key",
+        "other_caller",
+        "hang_up",
+        "panic",
+        "bank_closed",
+        "restart",
+    ];
     assert_eq!(names, expected);
     for act in acts {
         assert_eq!(act["charged"], act["charged_expected"], "{act}");
@@ -59,7 +85,7 @@ fn help_names_the_verb_and_the_exit_codes() {
     assert!(help.contains("demo") && help.contains("Exit codes: 0 done, 1 no, 2 error."), "{help}");
     let output = run(&["demo", "--help"]);
     let help = text(&output.stdout);
-    for flag in ["--tour", "--serve", "--listen", "--json"] {
+    for flag in ["--tour", "--serve", "--listen", "--store", "--json"] {
         assert!(help.contains(flag), "{flag}: {help}");
     }
 }
@@ -94,29 +120,29 @@ fn a_taken_port_is_named_with_its_remedy() {
 #[cfg(unix)]
 #[test]
 fn the_sample_service_answers_until_it_is_interrupted() {
-    let mut served = Served::begin();
+    let mut served = Served::begin(&[]);
     let first = served.pay();
     assert!(first.starts_with("HTTP/1.1 201 Created\r\n"), "{first}");
     assert!(!first.contains("idempotent-replayed"), "{first}");
     let again = served.pay();
     assert!(again.contains("idempotent-replayed: true\r\n"), "{again}");
-    let body = |answer: &str| answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
-    assert_eq!(body(&first), body(&again));
+    assert_eq!(Served::body(&first), Served::body(&again));
     assert_eq!(served.interrupt(), Some(0));
 }
 
 /// A sample service that is gone when the test is.
 #[cfg(unix)]
-struct Served {
+pub(crate) struct Served {
     child: Child,
     address: String,
 }
 
 #[cfg(unix)]
 impl Served {
-    fn begin() -> Self {
+    pub(crate) fn begin(arguments: &[&str]) -> Self {
         let mut child = onlyonce()
             .args(["demo", "--serve", "--listen", "127.0.0.1:0"])
+            .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program can be started");
@@ -129,7 +155,11 @@ impl Served {
         Self { child, address }
     }
 
-    fn pay(&self) -> String {
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn pay(&self) -> String {
         let body = r#"{"order":"A-1","card":"plain","amount":1200}"#;
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         write!(
@@ -144,7 +174,11 @@ impl Served {
         answer
     }
 
-    fn interrupt(&mut self) -> Option<i32> {
+    pub(crate) fn body(answer: &str) -> Option<&str> {
+        answer.split_once("\r\n\r\n").map(|(_, body)| body)
+    }
+
+    pub(crate) fn interrupt(&mut self) -> Option<i32> {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-INT", &id]).status().expect("kill can be run");
         assert!(sent.success());
@@ -155,7 +189,8 @@ impl Served {
 #[cfg(unix)]
 impl Drop for Served {
     fn drop(&mut self) {
-        // Gone already where the test went well.
+        // Gone already where it was interrupted. Waited for, so that its store is free.
         drop(self.child.kill());
+        drop(self.child.wait());
     }
 }

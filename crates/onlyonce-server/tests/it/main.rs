@@ -3,3 +3,5 @@
 mod demo;
 mod documents;
 mod examples;
+mod program;
+mod store;

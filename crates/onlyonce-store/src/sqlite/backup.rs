@@ -47,7 +47,7 @@ impl Sqlite {
     }
 }
 
-fn backup(from: &Path, to: &Path, progress: impl FnMut(Progress)) -> Result<(), Failure> {
+pub(super) fn backup(from: &Path, to: &Path, progress: impl FnMut(Progress)) -> Result<(), Failure> {
     let mut partial = to.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
@@ -60,11 +60,22 @@ fn backup(from: &Path, to: &Path, progress: impl FnMut(Progress)) -> Result<(), 
     named
 }
 
-fn create(to: &Path, partial: &Path) -> Result<(), Failure> {
-    if to.exists() {
+/// Nothing is there yet, and there is a folder for it.
+pub(super) fn is_free(to: &Path) -> Result<(), Failure> {
+    if to.symlink_metadata().is_ok() {
         let message = format!("backup {} exists already; name a new file", quoted(to));
         return Err(Failure::new(ErrorKind::Misconfigured, message));
     }
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        let message = format!("folder {} of the backup is not there; create it first", quoted(folder));
+        return Err(Failure::new(ErrorKind::Misconfigured, message));
+    }
+    Ok(())
+}
+
+fn create(to: &Path, partial: &Path) -> Result<(), Failure> {
+    is_free(to)?;
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     file::for_owner_only(&mut options);
@@ -75,7 +86,7 @@ fn create(to: &Path, partial: &Path) -> Result<(), Failure> {
 fn copy(from: &Path, partial: &Path, mut progress: impl FnMut(Progress)) -> Result<(), Failure> {
     let reading = |error: rusqlite::Error| Failure::of(from, &error);
     let writing = |error: rusqlite::Error| Failure::of(partial, &error);
-    let source = connection::reader(from, CACHE_BYTES).map_err(reading)?;
+    let source = connection::guest(from, CACHE_BYTES).map_err(reading)?;
     let mut target = Connection::open(partial).map_err(writing)?;
     source.execute_batch("BEGIN; SELECT count(*) FROM clock;").map_err(reading)?;
     let backup = Backup::new(&source, &mut target).map_err(reading)?;

@@ -29,19 +29,29 @@ impl Sqlite {
     ///
     /// Where the file cannot be read at all. What is wrong in it is no error, but [`Health::faults`].
     pub async fn check(&self) -> Result<Health, Error> {
-        let faults = self.lists.run(structure).await?;
-        let mut health = Health { records: 0, faults };
-        let mut after = None;
-        while health.faults.len() < FAULTS_MAX {
-            let stored = self.lists.run(move |connection| Ok(page(connection, after)?)).await?;
-            let Some(last) = stored.last() else { break };
-            after = Some(last.id);
-            health.records += stored.len();
-            let faults = stored.into_iter().filter_map(|stored| stored.record().err());
-            health.faults.extend(faults.map(|error| error.to_string()));
-        }
-        Ok(health)
+        self.lists.run(health).await
     }
+}
+
+pub(super) fn health(connection: &Connection) -> Result<Health, Refused> {
+    let mut health = Health { records: 0, faults: structure(connection)? };
+    let mut after = None;
+    while health.faults.len() < FAULTS_MAX {
+        let stored = match page(connection, after) {
+            // What is known already counts, also where nothing more can be read.
+            Err(error) if !health.faults.is_empty() => {
+                health.faults.push(error.to_string());
+                break;
+            }
+            stored => stored?,
+        };
+        let Some(last) = stored.last() else { break };
+        after = Some(last.id);
+        health.records += stored.len();
+        let faults = stored.into_iter().filter_map(|stored| stored.record().err());
+        health.faults.extend(faults.map(|error| error.to_string()));
+    }
+    Ok(health)
 }
 
 /// SQLite's quick check, which leaves out only whether indexes and rows agree.

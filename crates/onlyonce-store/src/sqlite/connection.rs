@@ -26,6 +26,13 @@ pub(super) fn reader(path: &Path, cache_bytes: usize) -> Result<Connection> {
     Ok(connection)
 }
 
+/// One that only reads, also where nobody owns the file: closing it does not carry the WAL over.
+pub(super) fn guest(path: &Path, cache_bytes: usize) -> Result<Connection> {
+    let connection = reader(path, cache_bytes)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(connection)
+}
+
 /// The file must be there: creating it, for its owner only, is not SQLite's business. The path is not taken as a URI.
 fn open(path: &Path, cache_bytes: usize) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use toml::Table;
 
 use crate::payload::Payload;
+use crate::store::Engine;
 
 /// Where the data lives.
 pub(crate) fn folder() -> PathBuf {
@@ -48,6 +49,9 @@ pub(crate) struct Case {
     pub(crate) on: Vec<Suite>,
     /// Why nobody runs it.
     pub(crate) skip: Option<String>,
+    /// Why it makes no sense on an engine.
+    #[serde(default, rename = "not-on")]
+    pub(crate) not_on: BTreeMap<Engine, String>,
     /// Why it expects something else than the list it came from, or less.
     pub(crate) differs: Option<String>,
     /// Settings by their names, over the defaults.

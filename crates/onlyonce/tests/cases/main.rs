@@ -1,4 +1,4 @@
-//! The cases of `cases/` on an axum app with the layer, over real sockets: one test a case, named by its id.
+//! The cases of `cases/` on an axum app with the layer, over real sockets: one test a case and engine, named by both.
 //!
 //! ```text
 //!  client ── socket ── axum, hyper ── the layer ── U      one runtime, one store, one server a case
@@ -29,6 +29,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::data::{Case, Suite};
+use crate::store::Engine;
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -36,20 +37,22 @@ fn main() -> ExitCode {
     let cases = data::all();
     let listed = cases.clone();
     let mut trials = vec![Trial::test("every_case_of_the_list_is_there_once", move || check_list(&listed))];
-    trials.extend(cases.into_iter().map(trial));
+    for engine in Engine::ALL {
+        trials.extend(cases.iter().map(|case| trial(case, engine)));
+    }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn trial(case: Case) -> Trial {
-    let name = name(&case);
-    match reason_not_to_run(&case) {
+fn trial(case: &Case, engine: Engine) -> Trial {
+    let (case, name) = (case.clone(), name(case, engine));
+    match reason_not_to_run(&case, engine) {
         None => Trial::test(name, move || {
             let differs = case.differs.clone().map(|differs| format!("\nnote: it differs: {differs}"));
-            run::run(case).map_err(|error| Failed::from(error + &differs.unwrap_or_default()))
+            run::run(case, engine).map_err(|error| Failed::from(error + &differs.unwrap_or_default()))
         }),
         Some(reason) => {
             let told = move || {
-                println!("not run on the layer: {reason}");
+                println!("not run on the layer with {engine:?}: {reason}");
                 Ok(())
             };
             Trial::test(name, told).with_ignored_flag(true)
@@ -57,18 +60,19 @@ fn trial(case: Case) -> Trial {
     }
 }
 
-fn reason_not_to_run(case: &Case) -> Option<String> {
+fn reason_not_to_run(case: &Case, engine: Engine) -> Option<String> {
     let elsewhere = || "it is a case for the gateway".to_owned();
-    case.skip.clone().or_else(|| (!case.on.contains(&Suite::Layer)).then(elsewhere))
+    let not_on = case.not_on.get(&engine).cloned();
+    case.skip.clone().or_else(|| (!case.on.contains(&Suite::Layer)).then(elsewhere)).or(not_on)
 }
 
-/// `layer::KEY_05_an_empty_key_is_refused`
-fn name(case: &Case) -> String {
+/// `layer::sqlite::KEY_05_an_empty_key_is_refused`
+fn name(case: &Case, engine: Engine) -> String {
     let words = |text: &str| {
         let plain = text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { ' ' });
         plain.collect::<String>().split_whitespace().collect::<Vec<_>>().join("_")
     };
-    format!("layer::{}_{}", words(&case.id), words(&case.what.to_lowercase()))
+    format!("layer::{}::{}_{}", engine.name(), words(&case.id), words(&case.what.to_lowercase()))
 }
 
 /// The list that the data is held against stands in `cases/README.md`.

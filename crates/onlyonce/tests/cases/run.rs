@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use onlyonce::store::Store;
 use tokio::task::JoinHandle;
 
 use crate::check::{self, Facts};
@@ -16,7 +15,7 @@ use crate::logs::Logs;
 use crate::node::Node;
 use crate::payload::span;
 use crate::step::{BODY, Heard, Plan, Progress, Words, requests};
-use crate::store::{Disk, MovedClock};
+use crate::store::{Disk, Engine, MovedClock};
 use crate::upstream::{Shared, Upstream};
 use crate::vectors;
 
@@ -31,10 +30,10 @@ const TURNS: usize = 200;
 /// Runs a case on a thread and a runtime of its own: nothing is shared with other cases but the process.
 ///
 /// The watch is kept by another thread, since a case moves the clock of its own runtime.
-pub(crate) fn run(case: Case) -> Result<(), String> {
+pub(crate) fn run(case: Case, engine: Engine) -> Result<(), String> {
     let (done, finished) = channel();
     let running = std::thread::spawn(move || {
-        let result = run_here(case);
+        let result = run_here(case, engine);
         // Nobody listens where the watch has ended the case already.
         let _ = done.send(());
         result
@@ -47,13 +46,13 @@ pub(crate) fn run(case: Case) -> Result<(), String> {
     }
 }
 
-fn run_here(case: Case) -> Result<(), String> {
+fn run_here(case: Case, engine: Engine) -> Result<(), String> {
     let logs = Logs::default();
     let _captured = logs.capture();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let mut world = World::new(case).await;
+        let mut world = World::new(case, engine).await;
         let ran = world.run().await;
         ran.and_then(|()| world.check_logs(&logs.text()))
             .map_err(|error| format!("{error}\n--- log of the case\n{}", logs.text()))
@@ -76,9 +75,9 @@ struct World {
 }
 
 impl World {
-    async fn new(case: Case) -> Self {
+    async fn new(case: Case, engine: Engine) -> Self {
         let clock = MovedClock::new();
-        let (upstream, disk) = (Shared::new(Upstream::default()), Disk::new(clock.clone()));
+        let (upstream, disk) = (Shared::new(Upstream::default()), Disk::new(engine, clock.clone()).await);
         let mut nodes = Vec::new();
         for _ in 0..case.nodes {
             nodes.push(Node::start(&case, &disk, &upstream).await);
@@ -129,20 +128,22 @@ impl World {
     /// What a step does beside sending.
     async fn around(&mut self, step: &Step) -> Result<(), String> {
         if let Some(by) = &step.advance {
+            self.settle().await;
             self.clock.advance(span(by));
-            jump(span(by)).await;
+            self.jump(span(by)).await;
         }
         if let Some(by) = &step.advance_node {
-            jump(span(by)).await;
+            self.settle().await;
+            self.jump(span(by)).await;
         }
         if let Some(mode) = step.store {
-            self.order_store(mode, step.node);
+            self.order_store(mode, step.node).await;
         }
         if let Some(gate) = &step.open {
             self.upstream.open(gate);
         }
         if step.reap {
-            self.disk.memory().reap(usize::MAX).await.map_err(|error| error.to_string())?;
+            self.disk.store().reap(usize::MAX).await.map_err(|error| error.to_string())?;
         }
         if step.stop {
             self.node(step).stop();
@@ -153,10 +154,10 @@ impl World {
         }
     }
 
-    fn order_store(&self, mode: StoreMode, node: Option<usize>) {
+    async fn order_store(&self, mode: StoreMode, node: Option<usize>) {
         for (at, own) in self.nodes.iter().enumerate() {
             if node.is_none_or(|node| node == at) {
-                own.store.set(mode);
+                own.store.set(mode).await;
             }
         }
     }
@@ -267,15 +268,27 @@ impl World {
             None => Ok(()),
         }
     }
-}
 
-/// Lets a span pass for everything that counts by the runtime's clock, and goes on in real time once all that has
-/// become due has been done: a case that moves the clock and then something else means one after the other.
-async fn jump(by: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(by).await;
-    tokio::time::resume();
-    for _ in 0..TURNS {
-        tokio::task::yield_now().await;
+    /// Lets a span pass for everything that counts by the runtime's clock, and goes on in real time once all that has
+    /// become due has been done: a case that moves the clock and then something else means one after the other.
+    async fn jump(&self, by: Duration) {
+        tokio::time::pause();
+        tokio::time::advance(by).await;
+        tokio::time::resume();
+        self.settle().await;
+    }
+
+    /// Ready once every task had its turns and no engine has a call to answer.
+    async fn settle(&self) {
+        let started = Instant::now();
+        loop {
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
+            if !self.disk.is_busy() || started.elapsed() > LOOK_FOR {
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 }

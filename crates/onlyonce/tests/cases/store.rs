@@ -1,6 +1,7 @@
 //! A store that fails on order, and the clocks of a case.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,9 +9,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use onlyonce::store::clock::{Clock, SystemClock};
 use onlyonce::store::memory::Memory;
+use onlyonce::store::sqlite::{Options, Sqlite};
 use onlyonce::store::{Change, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
 use onlyonce_core::record::{Id, Seen};
 use onlyonce_core::time::Timestamp;
+use serde::Deserialize;
 use tokio::sync::Notify;
 
 use crate::data::StoreMode;
@@ -37,33 +40,115 @@ impl Clock for MovedClock {
     }
 }
 
+/// The engines that every case runs on.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Engine {
+    Memory,
+    Sqlite,
+}
+
+impl Engine {
+    pub(crate) const ALL: [Self; 2] = [Self::Memory, Self::Sqlite];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
 /// What all nodes of a case keep their records in.
 pub(crate) struct Disk {
+    engine: Engine,
     clock: MovedClock,
-    memory: Mutex<Arc<Memory>>,
+    store: Mutex<Arc<dyn Store>>,
+    /// Calls that the engine has not answered yet.
+    busy: AtomicUsize,
+    // After the store: it is removed last.
+    folder: Folder,
 }
 
 impl Disk {
-    pub(crate) fn new(clock: MovedClock) -> Arc<Self> {
-        let memory = Mutex::new(Arc::new(Memory::with_clock(clock.clone())));
-        Arc::new(Self { clock, memory })
+    pub(crate) async fn new(engine: Engine, clock: MovedClock) -> Arc<Self> {
+        let folder = Folder::new();
+        let store = Mutex::new(open(engine, &clock, &folder).await);
+        Arc::new(Self { engine, clock, store, busy: AtomicUsize::new(0), folder })
     }
 
-    pub(crate) fn memory(&self) -> Arc<Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// All data is lost.
-    fn flush(&self) {
-        let empty = Arc::new(Memory::with_clock(self.clock.clone()));
-        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = empty;
+    async fn flush(&self) {
+        let empty = open(self.engine, &self.clock, &self.folder).await;
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = empty;
     }
 
     /// Every record there is.
     pub(crate) async fn records(&self) -> Vec<Seen> {
         let query = Query { state: None, scope: None, only_due: false, after: None, limit: usize::MAX - 1 };
-        let page = self.memory().scan(query).await.expect("the memory engine always answers");
+        let page = self.store().scan(query).await.expect("the engine itself is well");
         page.records.into_iter().map(|(_, seen)| seen).collect()
+    }
+
+    /// Whether some call is still with the engine.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire) > 0
+    }
+
+    fn call(&self) -> Call<'_> {
+        self.busy.fetch_add(1, Ordering::AcqRel);
+        Call(&self.busy)
+    }
+}
+
+/// Counts as a call for as long as it lives.
+struct Call<'a>(&'a AtomicUsize);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// An empty store.
+async fn open(engine: Engine, clock: &MovedClock, folder: &Folder) -> Arc<dyn Store> {
+    match engine {
+        Engine::Memory => Arc::new(Memory::with_clock(clock.clone())),
+        Engine::Sqlite => {
+            let options = Options { clock: Some(Box::new(clock.clone())), ..Options::default() };
+            let opened = Sqlite::open(folder.new_file(), options).await;
+            Arc::new(opened.unwrap_or_else(|error| panic!("a new file can be opened: {error}")))
+        }
+    }
+}
+
+/// A folder for the files of one case, which goes with it. It is created with its first file.
+struct Folder {
+    path: PathBuf,
+    files: AtomicUsize,
+}
+
+impl Folder {
+    fn new() -> Self {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("onlyonce-cases-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        Self { path: std::env::temp_dir().join(name), files: AtomicUsize::new(0) }
+    }
+
+    fn new_file(&self) -> PathBuf {
+        std::fs::create_dir_all(&self.path).expect("the folder for temporary files can be written");
+        self.path.join(format!("{}.db", self.files.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Not there for an engine without files.
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -80,9 +165,9 @@ impl Faulty {
         Arc::new(Self { disk, mode: Mutex::default(), changed: Notify::new(), calls: AtomicUsize::new(0) })
     }
 
-    pub(crate) fn set(&self, mode: StoreMode) {
+    pub(crate) async fn set(&self, mode: StoreMode) {
         if mode == StoreMode::Flushed {
-            self.disk.flush();
+            self.disk.flush().await;
             return;
         }
         *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
@@ -114,41 +199,45 @@ fn away() -> Error {
 #[async_trait]
 impl Store for Faulty {
     async fn prepare(&self) -> Result<(), Error> {
-        self.disk.memory().prepare().await
+        self.disk.store().prepare().await
     }
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
-        match self.met().await {
+        let mode = self.met().await;
+        let _call = self.disk.call();
+        match mode {
             StoreMode::Down => Err(away()),
             // A replica that has not heard of anything yet.
             StoreMode::Stale => Ok(None),
             StoreMode::LoseAnswers => Err(away()),
             StoreMode::Up | StoreMode::Full | StoreMode::Stall | StoreMode::Flushed => {
-                self.disk.memory().load(id).await
+                self.disk.store().load(id).await
             }
         }
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
-        match self.met().await {
+        let mode = self.met().await;
+        let _call = self.disk.call();
+        match mode {
             StoreMode::Down => Err(away()),
             StoreMode::Full => Err(Error::new(ErrorKind::Other, "the store is full on order")),
             StoreMode::LoseAnswers => {
-                self.disk.memory().swap(id, change).await?;
+                self.disk.store().swap(id, change).await?;
                 Err(away())
             }
             StoreMode::Up | StoreMode::Stale | StoreMode::Stall | StoreMode::Flushed => {
-                self.disk.memory().swap(id, change).await
+                self.disk.store().swap(id, change).await
             }
         }
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
-        self.disk.memory().scan(query).await
+        self.disk.store().scan(query).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
-        self.disk.memory().reap(limit).await
+        self.disk.store().reap(limit).await
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -1,0 +1,3 @@
+//! What operators ask of the program, a verb a file.
+
+pub(crate) mod store;

@@ -1,0 +1,29 @@
+//! `onlyonce store …`: care for the file of an embedded store.
+//!
+//! Both verbs are guests: the file may be in use, and stays with its owner.
+
+mod backup;
+mod check;
+
+use anyhow::{Result, bail};
+use onlyonce::store::sqlite::Guest;
+
+use crate::Ended;
+use crate::cli::{Place, Store};
+use crate::store::Url;
+
+pub(crate) async fn run(verb: Store) -> Result<Ended> {
+    match verb {
+        Store::Backup(arguments) => backup::run(&arguments).await,
+        Store::Check(arguments) => check::run(&arguments).await,
+    }
+}
+
+impl Place {
+    fn open(&self) -> Result<Result<Guest, onlyonce::store::Error>> {
+        match self.store.parse()? {
+            Url::Sqlite(path) => Ok(Guest::open(path)),
+            Url::Memory => bail!("store \"memory:\" has no file; name one with --store sqlite:PATH"),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Where records are kept, as settings name it: `memory:`, `sqlite:PATH`.
+//!
+//! A value may hold a password, so of what comes after `://` nothing is ever shown.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Error, Result, bail};
+use onlyonce::store::Store;
+use onlyonce::store::memory::Memory;
+use onlyonce::store::sqlite::{Options, Sqlite};
+
+/// Engines that are planned, by their schemes.
+const PLANNED: [&str; 8] =
+    ["postgres", "postgresql", "mysql", "redis", "rediss", "redis+cluster", "rediss+cluster", "dynamodb"];
+const REMEDY: &str = "use sqlite:PATH, such as sqlite:onlyonce.db, or memory: for what may be forgotten";
+/// What still works on a store that is to be closed has ended before this.
+const CLOSES_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// The name of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Url {
+    /// Forgotten when the process ends.
+    Memory,
+    /// In this file.
+    Sqlite(PathBuf),
+}
+
+impl Url {
+    /// Whether what is stored is still there when the store is opened again.
+    pub(crate) fn is_durable(&self) -> bool {
+        match self {
+            Self::Memory => false,
+            Self::Sqlite(_) => true,
+        }
+    }
+
+    /// Opens the store, ready to be used.
+    pub(crate) async fn open(&self) -> Result<Arc<dyn Store>> {
+        Ok(match self {
+            Self::Memory => Arc::new(Memory::new()),
+            Self::Sqlite(path) => Arc::new(Sqlite::open(path, Options::default()).await?),
+        })
+    }
+}
+
+/// Closes a store once nobody else holds it: its file is free afterwards.
+pub(crate) async fn close(mut store: Arc<dyn Store>) -> Result<()> {
+    let began = Instant::now();
+    // A task that was stopped lets go at its next turn.
+    while Arc::get_mut(&mut store).is_none() {
+        if began.elapsed() > CLOSES_WITHIN {
+            bail!("the store is still in use {} s after everything was stopped", CLOSES_WITHIN.as_secs());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    // It waits for its threads.
+    tokio::task::spawn_blocking(move || drop(store)).await?;
+    Ok(())
+}
+
+impl FromStr for Url {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let Some((scheme, rest)) = text.split_once(':') else {
+            bail!("store \"{text}\" does not say which kind it is; {}", suggestion(text));
+        };
+        match scheme {
+            "memory" if rest.is_empty() => Ok(Self::Memory),
+            "memory" => bail!("store \"{text}\" has more than its name; write memory:"),
+            "sqlite" => Ok(Self::Sqlite(path(text, rest)?)),
+            planned if PLANNED.contains(&planned) => {
+                bail!(
+                    "store \"{}\" is of a kind that is planned and not in this release; {REMEDY}",
+                    shown(text)
+                )
+            }
+            _ => bail!("store \"{}\" is of no known kind; {REMEDY}", shown(text)),
+        }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+        }
+    }
+}
+
+/// What other programs read into the name of a SQLite file, we do not: better told than guessed.
+fn path(text: &str, path: &str) -> Result<PathBuf> {
+    if path.is_empty() {
+        bail!("store \"{text}\" names no file; write sqlite:onlyonce.db");
+    }
+    if path == ":memory:" {
+        bail!("store \"{text}\" would be forgotten; write memory: if that is meant");
+    }
+    if let Some(after) = path.strip_prefix("//") {
+        bail!("store \"{text}\" has slashes in front of its path; write sqlite:{after}");
+    }
+    if let Some((before, _)) = path.split_once('?') {
+        bail!("store \"{text}\" has parameters, and there are none for SQLite; write sqlite:{before}");
+    }
+    Ok(PathBuf::from(path))
+}
+
+fn suggestion(text: &str) -> String {
+    match text {
+        "memory" => "write memory:".to_owned(),
+        "" | "sqlite" => REMEDY.to_owned(),
+        file => format!("write sqlite:{file} for a file, or memory: for what may be forgotten"),
+    }
+}
+
+fn shown(text: &str) -> String {
+    text.split_once("://").map_or_else(|| text.to_owned(), |(scheme, _)| format!("{scheme}://…"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_store_is_read_and_shown_alike() {
+        for (text, url) in [
+            ("memory:", Url::Memory),
+            ("sqlite:onlyonce.db", Url::Sqlite("onlyonce.db".into())),
+            ("sqlite:/var/lib/onlyonce/a b.db", Url::Sqlite("/var/lib/onlyonce/a b.db".into())),
+            ("sqlite:../:odd:", Url::Sqlite("../:odd:".into())),
+        ] {
+            assert_eq!(text.parse::<Url>().unwrap(), url);
+            assert_eq!(url.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_used_is_told_with_its_remedy() {
+        for (text, told) in [
+            ("", "use sqlite:PATH"),
+            ("memory", "write memory:"),
+            ("memory:x", "write memory:"),
+            ("onlyonce.db", "\"onlyonce.db\" does not say which kind it is; write sqlite:onlyonce.db"),
+            ("sqlite:", "names no file"),
+            ("sqlite::memory:", "write memory:"),
+            ("sqlite://a.db", "write sqlite:a.db"),
+            ("sqlite:///a.db", "write sqlite:/a.db"),
+            ("sqlite:a.db?mode=ro", "write sqlite:a.db"),
+            ("postgres://ann:secret@db/x", "\"postgres://…\" is of a kind that is planned"),
+            ("dynamodb://records?region=x", "planned and not in this release; use sqlite:PATH"),
+            ("mongodb://ann:secret@db/x", "\"mongodb://…\" is of no known kind; use sqlite:PATH"),
+            ("SQLITE:a.db", "of no known kind"),
+        ] {
+            let error = text.parse::<Url>().unwrap_err().to_string();
+            assert!(error.contains(told), "{text}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_is_closed_once_nobody_holds_it() {
+        let store = Url::Memory.open().await.unwrap();
+        let held = store.clone();
+        let closing = tokio::spawn(close(store));
+        tokio::task::yield_now().await;
+        assert!(!closing.is_finished());
+        drop(held);
+        closing.await.unwrap().unwrap();
+    }
+}
