@@ -672,3 +672,15 @@ fn outcome_unknown(record: &Record, now: Timestamp) -> Refusal {
 fn given_up() -> Response {
     Response { status: 408, headers: Vec::new(), body: Bytes::new() }
 }
+
+/// What becomes of a record whose attempt's process is known to be dead, whatever its lease says: an embedded store
+/// has one owner, so its next owner knows. None where no attempt runs.
+pub fn abandon(seen: &Seen) -> Option<Draft> {
+    let (record, now) = (&*seen.record, seen.now);
+    match &record.state {
+        State::Running { .. } => Some(lose(record, lapse_reason(record, now), now)),
+        State::Pending { .. } | State::Completed { .. } | State::Retryable { .. } | State::Unknown { .. } => {
+            None
+        }
+    }
+}

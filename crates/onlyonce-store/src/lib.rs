@@ -19,8 +19,11 @@ pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+pub mod failpoint;
 pub mod memory;
 pub mod outbox;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 use std::fmt;
 

@@ -1,0 +1,62 @@
+//! Is everything that is stored still what was stored?
+
+use onlyonce_core::record::Id;
+use rusqlite::{Connection, params};
+
+use super::Sqlite;
+use super::row::Stored;
+use super::writer::Refused;
+use crate::Error;
+
+/// So many records are read at a time, so that no read transaction lasts.
+const PAGE_ROWS: i64 = 500;
+/// So many faults are listed; a file with more needs no longer list.
+const FAULTS_MAX: usize = 100;
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Records that were read.
+    pub records: usize,
+    /// What is wrong, up to a hundred lines; empty where nothing is.
+    pub faults: Vec<String>,
+}
+
+impl Sqlite {
+    /// Reads the whole file: its structure by SQLite's own check, and every record. Nobody waits for it.
+    ///
+    /// # Errors
+    ///
+    /// Where the file cannot be read at all. What is wrong in it is no error, but [`Health::faults`].
+    pub async fn check(&self) -> Result<Health, Error> {
+        let faults = self.lists.run(structure).await?;
+        let mut health = Health { records: 0, faults };
+        let mut after = None;
+        while health.faults.len() < FAULTS_MAX {
+            let stored = self.lists.run(move |connection| Ok(page(connection, after)?)).await?;
+            let Some(last) = stored.last() else { break };
+            after = Some(last.id);
+            health.records += stored.len();
+            let faults = stored.into_iter().filter_map(|stored| stored.record().err());
+            health.faults.extend(faults.map(|error| error.to_string()));
+        }
+        Ok(health)
+    }
+}
+
+/// SQLite's quick check, which leaves out only whether indexes and rows agree.
+fn structure(connection: &Connection) -> Result<Vec<String>, Refused> {
+    let mut statement = connection.prepare(&format!("PRAGMA quick_check({FAULTS_MAX})"))?;
+    let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+    let lines = lines.collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(lines.into_iter().filter(|line| line != "ok").collect())
+}
+
+/// Relies on the unique index over ids.
+fn page(connection: &Connection, after: Option<Id>) -> rusqlite::Result<Vec<Stored>> {
+    const SQL: &str = "
+        SELECT id, revision, written_at, record, due_at FROM record INDEXED BY record_by_id
+        WHERE id > ?1 ORDER BY id LIMIT ?2";
+    let after: &[u8] = after.as_ref().map_or(&[], |id| &id.0);
+    connection.prepare_cached(SQL)?.query_map(params![after, PAGE_ROWS], Stored::read)?.collect()
+}

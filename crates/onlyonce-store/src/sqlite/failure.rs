@@ -1,0 +1,65 @@
+//! What SQLite could not do, told so that somebody can do something about it.
+
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+
+use crate::{Error, ErrorKind};
+
+/// An error that many callers are told: those of one transaction fail together.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) kind: ErrorKind,
+    pub(super) message: String,
+}
+
+impl Failure {
+    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// What SQLite said about the file at `path`, with the remedy.
+    pub(super) fn of(path: &Path, error: &rusqlite::Error) -> Self {
+        let (kind, remedy) = judge(error);
+        Self::new(kind, format!("store file {}: {error}; {remedy}", quoted(path)))
+    }
+
+    pub(super) fn error(&self) -> Error {
+        Error::new(self.kind, self.message.clone())
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        failure.error()
+    }
+}
+
+pub(super) fn quoted(path: &Path) -> String {
+    format!("\"{}\"", path.display())
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "SQLite's list of codes grows, and is not ours")]
+fn judge(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => {
+            (ErrorKind::Unavailable, "free some space on its disk, and writes go on by themselves")
+        }
+        Some(ErrorCode::SystemIoFailure) => {
+            (ErrorKind::Unavailable, "see what the system's log says about its disk")
+        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (ErrorKind::Unavailable, "another program holds it; close that")
+        }
+        Some(ErrorCode::OutOfMemory | ErrorCode::OperationInterrupted) => {
+            (ErrorKind::Unavailable, "try again")
+        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            (ErrorKind::Corrupt, "it is damaged and nothing more is written to it; restore it from a backup")
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+            (ErrorKind::Misconfigured, "let this process read and write it and its folder")
+        }
+        _ => (ErrorKind::Other, "this should not happen; please report it"),
+    }
+}

@@ -1,0 +1,112 @@
+//! The schema, step by step.
+//!
+//! 1. Each step is one transaction, with the version it leads to (`PRAGMA user_version`): killed in the middle, the
+//!    file has either the old schema or the new.
+//! 2. What was applied is written down with a checksum. A file whose steps differ from this release's was made by
+//!    something else, and is refused.
+//! 3. A released step is never edited; a change is a new step.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use sha2::{Digest, Sha256};
+
+use super::failure::{Failure, quoted};
+use super::file::{self, APPLICATION_ID};
+use crate::{ErrorKind, failpoint};
+
+struct Migration {
+    name: &'static str,
+    sql: &'static str,
+}
+
+macro_rules! migration {
+    ($name:literal) => {
+        Migration { name: $name, sql: include_str!(concat!("../migrations/sqlite/", $name, ".sql")) }
+    };
+}
+
+/// In order; the first leads to version 1.
+const ALL: [Migration; 3] =
+    [migration!("0001-records"), migration!("0002-messages"), migration!("0003-archive")];
+
+/// The version that this release writes.
+#[allow(clippy::cast_possible_truncation, reason = "a handful of files")]
+pub(super) const LATEST: u32 = ALL.len() as u32;
+
+/// Makes a file that was empty one of ours. It is marked as such before it is anything else, and outside the WAL, so
+/// that a process killed right here leaves a file that the next one recognises.
+pub(super) fn claim(connection: &Connection, page_bytes: u32) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "page_size", page_bytes)?;
+    failpoint!("sqlite.create.before");
+    connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+    failpoint!("sqlite.create.after");
+    Ok(())
+}
+
+/// Brings the schema to this release's.
+pub(super) fn run(connection: &mut Connection, path: &Path) -> Result<(), Failure> {
+    let failed = |error: rusqlite::Error| Failure::of(path, &error);
+    file::newer_is_refused(path, version(connection).map_err(failed)?)?;
+    for (number, migration) in (1..).zip(&ALL) {
+        if !is_applied(connection, path, number, migration)? {
+            apply(connection, number, migration).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+fn is_applied(
+    connection: &Connection,
+    path: &Path,
+    number: u32,
+    migration: &Migration,
+) -> Result<bool, Failure> {
+    let failed = |error: rusqlite::Error| Failure::of(path, &error);
+    if version(connection).map_err(failed)? < number {
+        return Ok(false);
+    }
+    let sql = "SELECT checksum FROM migration WHERE number = ?1";
+    let stored = connection.query_row(sql, [number], |row| row.get::<_, Vec<u8>>(0)).optional();
+    if stored.map_err(failed)?.as_deref() == Some(&checksum(migration)[..]) {
+        return Ok(true);
+    }
+    let message = format!(
+        "store file {} was not made by migration \"{}\" of this release; restore it from a backup, or use the release \
+         that made it",
+        quoted(path),
+        migration.name
+    );
+    Err(Failure::new(ErrorKind::Misconfigured, message))
+}
+
+/// One transaction that takes the write lock first: of two that come here at once, the second finds it done.
+fn apply(connection: &mut Connection, number: u32, migration: &Migration) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    if version(&transaction)? >= number {
+        return Ok(());
+    }
+    transaction.execute_batch(
+        "CREATE TABLE IF NOT EXISTS migration (
+             number   INTEGER PRIMARY KEY,
+             name     TEXT NOT NULL,
+             checksum BLOB NOT NULL
+         ) STRICT;",
+    )?;
+    transaction.execute_batch(migration.sql)?;
+    let sql = "INSERT INTO migration (number, name, checksum) VALUES (?1, ?2, ?3)";
+    transaction.execute(sql, params![number, migration.name, checksum(migration)])?;
+    transaction.pragma_update(None, "user_version", number)?;
+    failpoint!("sqlite.migrate.before");
+    transaction.commit()?;
+    failpoint!("sqlite.migrate.after");
+    Ok(())
+}
+
+fn checksum(migration: &Migration) -> [u8; 32] {
+    Sha256::digest(migration.sql).into()
+}

@@ -1,0 +1,75 @@
+//! A folder for one test, which goes with it.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use onlyonce_core::record::{Id, Seen};
+use onlyonce_store::sqlite::Sqlite;
+use onlyonce_store::{Change, Error, Outbox, Page, Query, Store, Swapped};
+
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let name = format!("onlyonce-it-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.0.join("onlyonce.db")
+    }
+
+    /// A store that takes its folder with it.
+    pub(crate) fn keep_with(self, store: Sqlite) -> Kept {
+        Kept { store, _folder: self }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Dropped in this order: first the store, then its folder.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    store: Sqlite,
+    _folder: Folder,
+}
+
+#[async_trait]
+impl Store for Kept {
+    async fn prepare(&self) -> Result<(), Error> {
+        self.store.prepare().await
+    }
+
+    async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
+        self.store.load(id).await
+    }
+
+    async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
+        self.store.swap(id, change).await
+    }
+
+    async fn scan(&self, query: Query) -> Result<Page, Error> {
+        self.store.scan(query).await
+    }
+
+    async fn reap(&self, limit: usize) -> Result<usize, Error> {
+        self.store.reap(limit).await
+    }
+
+    fn outbox(&self) -> Option<&dyn Outbox> {
+        self.store.outbox()
+    }
+}
