@@ -4,7 +4,7 @@
 //! that the second death finds their orders in the middle again.
 
 use crate::failpoints::{Failpoint, Left, Stage};
-use crate::order::{Lost, Wish, send};
+use crate::order::{Lost, Wish, retry};
 use crate::process::{Life, Started};
 use crate::world::World;
 
@@ -32,8 +32,11 @@ pub(crate) async fn die_or_live(world: &mut World, failpoint: &Failpoint) -> Dea
     match failpoint.stage {
         Stage::Creating | Stage::Opening => ends(world.start(life).await).await,
         Stage::Serving(left) => serve(world, life, Wish::None, left).await,
-        Stage::Renewing => serve(world, life, Wish::Held, Left::Worked).await,
-        Stage::Sweeping => serve(world, life.without_renewals(), Wish::Held, Left::Worked).await,
+        Stage::Renewing => serve(world, life.with_short_leases(), Wish::Held, Left::Worked).await,
+        Stage::Sweeping => {
+            let life = life.with_short_leases().without_renewals();
+            serve(world, life, Wish::Held, Left::Worked).await
+        }
         Stage::Reaping => {
             leave_expired(world).await;
             let Started::Ready(victim) = world.start(life).await else { return Death::AtTheStep };
@@ -47,18 +50,19 @@ pub(crate) async fn die_or_live(world: &mut World, failpoint: &Failpoint) -> Dea
 /// Everybody whose connection broke before retries, and then there is a new order, until the process is dead.
 async fn serve(world: &mut World, life: Life, wish: Wish, left: Left) -> Death {
     let victim = world.ready(life).await;
+    // After another death it depends on both what is left, and other writes come before this order's.
+    let left = (world.doubtful.is_empty() && world.expired.is_empty()).then_some(left);
     for index in 0..world.doubtful.len() {
         let (order, known) = &mut world.doubtful[index];
         order.wish = wish;
-        // By now it depends on both deaths what is left of it.
         *known = None;
-        if send(victim.address, order.request()).await.is_err() {
+        if retry(victim.address, order).await.is_err() {
             victim.dies().await;
             return Death::AtTheStep;
         }
     }
     let order = world.order(wish);
-    world.lose(&victim, order, Some(left)).await;
+    world.lose(&victim, order, left).await;
     victim.dies().await;
     Death::AtTheStep
 }
@@ -68,7 +72,7 @@ async fn leave_expired(world: &mut World) {
     let victim = world.ready(Life::USUAL.without_workers()).await;
     world.acknowledge(&victim, Wish::None).await;
     world.acknowledge(&victim, Wish::Brief).await;
-    let (brief, _) = world.acknowledged.pop().expect("it was just acknowledged");
+    let (brief, _) = world.acknowledged.pop().expect("it was just answered, and its answer is stored");
     world.expires(&victim, &brief).await;
     world.expired.push(brief);
     victim.kill().await;
@@ -79,11 +83,8 @@ async fn fill_the_wal(world: &mut World, life: Life) -> Death {
     let victim = world.ready(life).await;
     for _ in 0..LARGE_ORDERS_MAX {
         let order = world.order(Wish::Large);
-        match send(victim.address, order.request()).await {
-            Ok(answer) => {
-                world.is_receipt(&order, &answer);
-                world.acknowledged.push((order, answer));
-            }
+        match retry(victim.address, &order).await {
+            Ok(answer) => world.hear(order, answer),
             Err(Lost) => {
                 world.doubtful.push((order, None));
                 victim.dies().await;

@@ -7,17 +7,10 @@
 //! | its reservation, and the work is done | unknown, one charge | runs again: still one charge | runs again |
 //! | its completion | replayed: one charge | replayed: one charge | replayed |
 
-use std::time::Duration;
-
-use tokio::time::sleep;
-
 use crate::failpoints::Left;
-use crate::order::{Answer, Kind, Order, Wish, send};
+use crate::order::{Answer, Kind, Order, Wish, retry};
 use crate::process::{Life, Victim};
 use crate::world::World;
-
-/// How often a client tries. Every pause is the one it was told, and no lease here is longer than a second.
-const TRIES_MAX: usize = 10;
 
 /// The process lives again: every promise is held against what its clients and the ledger know.
 pub(crate) async fn judge(world: &mut World) {
@@ -43,7 +36,7 @@ pub(crate) async fn judge_on(world: &mut World, victim: &Victim) {
 /// An answer that a client has heard is heard again, to the byte, and nothing runs for it.
 async fn replays(world: &World, victim: &Victim, order: &Order, first: &Answer) {
     let runs_before = world.ledger.calls(&order.key).len();
-    let again = retry(victim, order).await;
+    let again = heard(victim, order).await;
     assert!(again.is_replay(), "{}: answered before, and now {again}", order.key);
     assert_eq!((again.status, &again.body), (first.status, &first.body), "{}", order.key);
     assert_eq!(
@@ -57,13 +50,13 @@ async fn replays(world: &World, victim: &Victim, order: &Order, first: &Answer) 
 
 /// An order in doubt comes to an end, the right one, and stays there.
 async fn settles(world: &World, victim: &Victim, order: &Order, left: Option<Left>) {
-    let answer = retry(victim, order).await;
+    let answer = heard(victim, order).await;
     promise_held(world, order, &answer);
     if let Some(left) = left {
         as_left(world, order, left, &answer);
     }
     let runs = world.ledger.calls(&order.key).len();
-    let again = retry(victim, order).await;
+    let again = heard(victim, order).await;
     if answer.is_unknown() {
         assert!(again.is_unknown(), "{}: unknown stays unknown, and now {again}", order.key);
     } else {
@@ -122,25 +115,15 @@ fn as_left(world: &World, order: &Order, left: Left, answer: &Answer) {
 /// A key whose record expired is a new request, once, whether or not its row was deleted.
 async fn runs_anew(world: &World, victim: &Victim, order: &Order) {
     let usual = Order { wish: Wish::None, ..order.clone() };
-    let answer = retry(victim, &usual).await;
+    let answer = heard(victim, &usual).await;
     assert!(!answer.is_replay(), "{}: expired, and now {answer}", order.key);
     world.is_receipt(&usual, &answer);
     replays(world, victim, &usual, &answer).await;
     assert_eq!(world.ledger.calls(&order.key).len(), 2, "{}: once before it expired, once after", order.key);
 }
 
-/// As a client does it: the same key, after the pause it is told, until there is an answer.
-async fn retry(victim: &Victim, order: &Order) -> Answer {
+/// Retries on a victim that lives.
+async fn heard(victim: &Victim, order: &Order) -> Answer {
     let order = Order { wish: Wish::None, ..order.clone() };
-    for _ in 0..TRIES_MAX {
-        let answer = send(victim.address, order.request()).await.expect("nothing kills this victim");
-        let is_to_wait = answer.status == 503
-            || (answer.status == 409 && answer.code().as_deref() == Some("idempotency_key_in_progress"));
-        if !is_to_wait {
-            return answer;
-        }
-        let wait = answer.retry_after().unwrap_or_else(|| panic!("{}: {answer} names no pause", order.key));
-        sleep(Duration::from_secs(wait)).await;
-    }
-    panic!("{}: no answer after {TRIES_MAX} tries", order.key)
+    retry(victim.address, &order).await.expect("nothing kills this victim")
 }

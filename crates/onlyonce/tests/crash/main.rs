@@ -32,6 +32,8 @@ mod order;
 #[cfg(unix)]
 mod pairs;
 #[cfg(unix)]
+mod planted;
+#[cfg(unix)]
 mod process;
 #[cfg(unix)]
 mod scenario;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
@@ -9,6 +10,7 @@ use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::sleep;
 
 /// What the work touches; the victim has a route of that name for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +127,17 @@ impl Answer {
         body["code"].as_str().map(str::to_owned)
     }
 
+    /// Whether its client was promised that a retry gets the same.
+    pub(crate) fn is_stored(&self) -> bool {
+        !self.headers.contains_key("idempotency-stored")
+    }
+
+    /// Whether its client is told to come back later.
+    pub(crate) fn is_to_wait(&self) -> bool {
+        let in_progress = self.code().as_deref() == Some("idempotency_key_in_progress");
+        self.status == 503 || (self.status == 409 && in_progress)
+    }
+
     pub(crate) fn is_unknown(&self) -> bool {
         self.status == 409 && self.code().as_deref() == Some("idempotency_outcome_unknown")
     }
@@ -145,6 +158,22 @@ impl fmt::Display for Answer {
 /// The connection broke, or there was none: the client knows nothing.
 #[derive(Debug)]
 pub(crate) struct Lost;
+
+/// How often a client tries.
+const TRIES_MAX: usize = 10;
+
+/// As a client does it: the same key, after the pause it is told, until there is an answer or the connection breaks.
+pub(crate) async fn retry(to: SocketAddr, order: &Order) -> Result<Answer, Lost> {
+    for _ in 0..TRIES_MAX {
+        let answer = send(to, order.request()).await?;
+        if !answer.is_to_wait() {
+            return Ok(answer);
+        }
+        let wait = answer.retry_after().unwrap_or_else(|| panic!("{}: {answer} names no pause", order.key));
+        sleep(Duration::from_secs(wait)).await;
+    }
+    panic!("{}: no answer after {TRIES_MAX} tries", order.key)
+}
 
 /// One request on a connection of its own, with no retries.
 pub(crate) async fn send(to: SocketAddr, mut request: Request<Full<Bytes>>) -> Result<Answer, Lost> {

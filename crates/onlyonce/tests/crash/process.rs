@@ -27,11 +27,16 @@ pub(crate) struct Life {
     pub(crate) workers: bool,
     /// Whether leases can be renewed.
     pub(crate) renewals: bool,
+    /// The lease of every attempt. Long: on a busy machine a process must not lapse by itself.
+    lease_seconds: u32,
+    /// Whether routes say about their effects what is true.
+    honesty: bool,
 }
 
 impl Life {
     /// As in production.
-    pub(crate) const USUAL: Self = Self { failpoint: None, workers: true, renewals: true };
+    pub(crate) const USUAL: Self =
+        Self { failpoint: None, workers: true, renewals: true, lease_seconds: 20, honesty: true };
 
     pub(crate) const fn until(failpoint: &'static str) -> Self {
         Self { failpoint: Some(failpoint), ..Self::USUAL }
@@ -43,6 +48,16 @@ impl Life {
 
     pub(crate) const fn without_renewals(self) -> Self {
         Self { renewals: false, ..self }
+    }
+
+    /// The shortest lease that a policy may have, for what happens once half of it, or all of it, is over.
+    pub(crate) const fn with_short_leases(self) -> Self {
+        Self { lease_seconds: 1, ..self }
+    }
+
+    /// The opaque route calls itself keyed.
+    pub(crate) const fn with_a_lie(self) -> Self {
+        Self { honesty: false, ..self }
     }
 }
 
@@ -78,6 +93,8 @@ pub(crate) async fn start(site: &Site<'_>, life: Life) -> Started {
         .env(victim::PAGE_BYTES, site.page_bytes.to_string())
         .env(victim::WORKERS, on(life.workers))
         .env(victim::RENEWALS, on(life.renewals))
+        .env(victim::HONESTY, on(life.honesty))
+        .env(victim::LEASE_SECONDS, life.lease_seconds.to_string())
         .env_remove(failpoint::VARIABLE)
         .envs(life.failpoint.map(|name| (failpoint::VARIABLE, name)))
         .stdin(Stdio::piped())

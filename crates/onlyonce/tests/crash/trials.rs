@@ -6,7 +6,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::failpoints::ALL;
 use crate::order::Kind;
-use crate::{coverage, load, pairs, scenario, torn};
+use crate::{coverage, load, pairs, planted, scenario, torn};
 
 /// Most of a scenario is waiting: for a process to start, for an fsync, for a lease. So there are more at once than
 /// processors.
@@ -29,6 +29,11 @@ fn all() -> Vec<Trial> {
         }),
         trial("load::what_was_answered_before_a_kill_is_answered_after", load::killed_at_any_moment),
     ];
+    trials.extend([
+        trial("planted::a_second_charge_is_noticed", planted::a_second_charge_is_noticed),
+        trial("planted::a_forgotten_answer_is_noticed", planted::a_forgotten_answer_is_noticed),
+        trial("planted::a_step_never_reached_is_noticed", planted::a_step_never_reached_is_noticed),
+    ]);
     for kind in Kind::ALL {
         for failpoint in &ALL {
             let name = format!("{}::killed_at_{}", kind.name(), failpoint.label());

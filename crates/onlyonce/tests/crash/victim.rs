@@ -33,13 +33,15 @@ pub(crate) const LEDGER: &str = "ONLYONCE_CRASH_LEDGER";
 pub(crate) const WORKERS: &str = "ONLYONCE_CRASH_WORKERS";
 /// Whether the store takes renewals: `on` or `off`.
 pub(crate) const RENEWALS: &str = "ONLYONCE_CRASH_RENEWALS";
+/// The lease of every attempt, in seconds.
+pub(crate) const LEASE_SECONDS: &str = "ONLYONCE_CRASH_LEASE_SECONDS";
+/// Whether routes say about their effects what is true: `on` or `off`.
+pub(crate) const HONESTY: &str = "ONLYONCE_CRASH_HONESTY";
 /// The page size of a file that is created.
 pub(crate) const PAGE_BYTES: &str = "ONLYONCE_CRASH_PAGE_BYTES";
 /// What the ready line begins with.
 pub(crate) const READY: &str = "ready: ";
 
-/// The shortest a policy may have: a lease lapses within the patience of a test.
-const LEASE: Duration = Duration::from_secs(1);
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How long the record of a brief order is kept.
 const BRIEFLY: Duration = Duration::from_millis(50);
@@ -97,16 +99,19 @@ fn app(onlyonce: &Onlyonce) -> Router {
 
 fn policy(kind: Kind) -> Policy {
     let effects = match kind {
+        // What a user gets wrong: this work does not deduplicate anything.
+        Kind::Opaque if !is_on(HONESTY) => Effects::Keyed,
         Kind::Opaque => Effects::Opaque,
         Kind::Keyed => Effects::Keyed,
         Kind::Queryable => Effects::Queryable,
         Kind::Local => Effects::Local,
     };
+    let lease = Duration::from_secs(number(LEASE_SECONDS).into());
     Policy {
         effects,
-        lease: LEASE,
+        lease,
         deadline: DEADLINE,
-        store_timeout: LEASE / 2,
+        store_timeout: lease / 2,
         response_bytes_max: 2 * LARGE_BYTES as u64,
         ..Policy::default()
     }

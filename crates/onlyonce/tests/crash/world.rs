@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::failpoints::Left;
 use crate::ledger::Ledger;
-use crate::order::{Answer, Kind, Lost, Order, Wish, send};
+use crate::order::{Answer, Kind, Lost, Order, Wish, retry, send};
 use crate::process::{Life, PATIENCE, Site, Started, Victim, start};
 
 /// A pause between two looks at something that has no signal.
@@ -50,14 +50,22 @@ impl World {
         }
     }
 
+    /// One whose scenario must fail: nobody wants to look at its files afterwards.
+    pub(crate) async fn to_fail(kind: Kind) -> Self {
+        eprintln!("a violation is planted, and a panic must follow");
+        let mut world = Self::new(kind).await;
+        world.folder.is_kept_on_failure = false;
+        world
+    }
+
     /// The store's file.
     pub(crate) fn file(&self) -> PathBuf {
-        self.folder.0.join("onlyonce.db")
+        self.folder.path.join("onlyonce.db")
     }
 
     /// The store's write-ahead log.
     pub(crate) fn wal(&self) -> PathBuf {
-        self.folder.0.join("onlyonce.db-wal")
+        self.folder.path.join("onlyonce.db-wal")
     }
 
     pub(crate) async fn start(&self, life: Life) -> Started {
@@ -82,15 +90,24 @@ impl World {
     /// Sends an order whose answer must come: 201 with the ledger's receipt.
     pub(crate) async fn acknowledge(&mut self, victim: &Victim, wish: Wish) {
         let order = self.order(wish);
-        let answer = send(victim.address, order.request()).await.expect("nothing kills this victim yet");
-        self.is_receipt(&order, &answer);
+        let answer = retry(victim.address, &order).await.expect("nothing kills this victim yet");
         assert!(!answer.is_replay(), "{}: a first answer is no replay: {answer}", order.key);
-        self.acknowledged.push((order, answer));
+        self.hear(order, answer);
+    }
+
+    /// A client has its answer. Where that says that it is not stored, nothing more was promised.
+    pub(crate) fn hear(&mut self, order: Order, answer: Answer) {
+        self.is_receipt(&order, &answer);
+        if answer.is_stored() {
+            self.acknowledged.push((order, answer));
+        } else {
+            self.doubtful.push((order, None));
+        }
     }
 
     /// Sends an order that its process will not live to answer.
     pub(crate) async fn lose(&mut self, victim: &Victim, order: Order, left: Option<Left>) {
-        match send(victim.address, order.request()).await {
+        match retry(victim.address, &order).await {
             Err(Lost) => self.doubtful.push((order, left)),
             Ok(answer) => panic!("{}: the failpoint was never reached: {answer}", order.key),
         }
@@ -132,7 +149,10 @@ impl World {
 
 /// A folder of its own for each scenario, gone when it is over.
 #[derive(Debug)]
-struct Folder(PathBuf);
+struct Folder {
+    path: PathBuf,
+    is_kept_on_failure: bool,
+}
 
 impl Folder {
     fn new() -> Self {
@@ -140,17 +160,17 @@ impl Folder {
         let name = format!("onlyonce-crash-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("the folder for temporary files can be written");
-        Self(path)
+        Self { path, is_kept_on_failure: true }
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
         // Where the scenario failed, the file is what there is to look at.
-        if std::thread::panicking() {
-            eprintln!("the store is kept in {}", self.0.display());
+        if std::thread::panicking() && self.is_kept_on_failure {
+            eprintln!("the store is kept in {}", self.path.display());
         } else {
-            let _ = std::fs::remove_dir_all(&self.0);
+            let _ = std::fs::remove_dir_all(&self.path);
         }
     }
 }
