@@ -88,7 +88,7 @@ pub const FAILPOINTS: [&str; 14] = [
     "sqlite.reap.before",
     "sqlite.reap.after",
     "sqlite.checkpoint.before",
-    "sqlite.checkpoint.restart",
+    "sqlite.checkpoint.rest",
     "sqlite.checkpoint.after",
 ];
 
@@ -263,3 +263,6 @@ impl fmt::Debug for Sqlite {
         f.debug_struct("Sqlite").field("path", &self.path).field("clock", &self.clock).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -87,7 +87,8 @@ fn copy(from: &Path, partial: &Path, mut progress: impl FnMut(Progress)) -> Resu
         match step {
             StepResult::Done => return Ok(()),
             StepResult::More => {}
-            _ => std::thread::yield_now(),
+            // Somebody else holds the copy, or our own connection: it passes.
+            StepResult::Busy | StepResult::Locked | _ => std::thread::yield_now(),
         }
     }
 }

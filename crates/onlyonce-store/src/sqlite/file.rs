@@ -162,12 +162,11 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
 
 /// A disk that is full or failing comes back; anything else is a matter of settings.
 pub(super) fn kind_of(error: &io::Error) -> ErrorKind {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::Interrupted => {
-            ErrorKind::Unavailable
-        }
-        _ => ErrorKind::Misconfigured,
-    }
+    let passes = matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::Interrupted
+    );
+    if passes { ErrorKind::Unavailable } else { ErrorKind::Misconfigured }
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Failure {

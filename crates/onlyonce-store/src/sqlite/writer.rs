@@ -137,10 +137,10 @@ impl Thread {
         while let Ok(first) = queue.recv() {
             let mut works = collect(first, queue);
             let outcome = self.transact(&mut works);
-            self.wal.committed();
             for job in works {
                 job.work.end(&outcome);
             }
+            self.wal.committed(&self.connection);
         }
     }
 

@@ -1,6 +1,13 @@
 //! What is the embedded engine's alone. What it shares with the others is the suite's to say.
 
 mod folder;
+mod full;
+mod kill;
+mod load;
+mod owner;
+mod refusals;
+mod reopen;
+mod world;
 
 use onlyonce_store::sqlite::{Expired, Options, Sqlite};
 

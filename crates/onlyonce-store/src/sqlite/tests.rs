@@ -1,0 +1,243 @@
+//! What can only be shown from inside: disks that are full, files that break, work that fails among other work.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Waker};
+
+use bytes::Bytes;
+use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::key::Key;
+use onlyonce_core::record::{Draft, Effects, Progress, Response, Revision, Source, State, Terms};
+use onlyonce_core::scope::Scope;
+use onlyonce_core::time::When;
+use rusqlite::Connection;
+
+use super::writer::Refused;
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const MANY: Size = Size { rows: 1, bytes: 0, statements: Statements::Many };
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let name = format!("onlyonce-unit-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    async fn open(&self) -> Arc<Sqlite> {
+        Arc::new(Sqlite::open(self.0.join("onlyonce.db"), Options::default()).await.unwrap())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn draft(key: &str, body_bytes: usize) -> (Id, Draft) {
+    let (scope, key) = (Scope::stored([1; 32], None), Key::stored(key));
+    let id = Id::of(&scope, &key);
+    let body = Bytes::from(vec![7; body_bytes]);
+    let response = Some(Response { status: 201, headers: Vec::new(), body });
+    let terms = Terms {
+        effects: Effects::Opaque,
+        lease: HOUR,
+        deadline: HOUR,
+        horizon: HOUR,
+        retention: HOUR,
+        downstream_retention: HOUR,
+    };
+    let draft = Record {
+        scope,
+        key,
+        route: None,
+        fingerprint: Fingerprint { version: 1, raw: [9; 32], canonical: None },
+        terms,
+        attempt: 1,
+        token: Token([5; 16]),
+        relies_on_memory: false,
+        created_at: When::WRITE,
+        began_at: When::WRITE,
+        written_at: When::WRITE,
+        progress: Progress::default(),
+        evidence: None,
+        state: State::Completed { response, by: Source::Attempt, expires_at: When::AfterWrite(HOUR) },
+    };
+    (id, draft)
+}
+
+async fn put(store: &Sqlite, key: &str, body_bytes: usize) -> Result<Swapped, Error> {
+    let (id, next) = draft(key, body_bytes);
+    let message = Message { key: key.into(), destination: "billing".into(), payload: Bytes::new() };
+    let change = Change { expected: None, revision: Revision(1), next, messages: vec![message] };
+    store.swap(id, change).await
+}
+
+async fn is_there(store: &Sqlite, key: &str) -> bool {
+    store.load(draft(key, 0).0).await.unwrap().is_some()
+}
+
+/// Lets the file grow by so many pages and no further: what a full disk is to SQLite.
+async fn limit(store: &Sqlite, pages: i64) {
+    let set = move |connection: &Connection, _| {
+        let count: i64 = connection.query_row("PRAGMA page_count", [], |row| row.get(0))?;
+        let sql = format!("PRAGMA max_page_count = {}", count + pages);
+        connection.query_row(&sql, [], |_| Ok(()))?;
+        Ok::<_, Refused>(())
+    };
+    store.writer.submit(MANY, set).await.unwrap();
+}
+
+/// X01: nothing is half written, and writes go on once there is space.
+#[tokio::test]
+async fn a_full_disk_fails_closed_and_recovers() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    put(&store, "before", 1_000).await.unwrap();
+    limit(&store, 5).await;
+    let error = put(&store, "large", 100_000).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("full; free some space"), "{error}");
+    assert!(is_there(&store, "before").await && !is_there(&store, "large").await);
+    let messages = store.claim(Token([1; 16]), Duration::ZERO, 9).await.unwrap();
+    assert_eq!(messages.len(), 1, "the message of what was not written is not there either");
+    limit(&store, 1_000).await;
+    put(&store, "large", 100_000).await.unwrap();
+    assert!(is_there(&store, "large").await);
+}
+
+/// X01, R01: among many at once, what was said to be written is there, and what was not is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_among_many_callers_tells_each_the_truth() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    limit(&store, 200).await;
+    put(&store, "alone", 300).await.unwrap();
+    let callers: Vec<_> = (0..100)
+        .map(|number: usize| {
+            let store = store.clone();
+            tokio::spawn(async move { put(&store, &number.to_string(), number * 300).await.is_ok() })
+        })
+        .collect();
+    let mut refused = 0;
+    for (number, caller) in callers.into_iter().enumerate() {
+        let was_written = caller.await.unwrap();
+        assert_eq!(is_there(&store, &number.to_string()).await, was_written, "{number}");
+        refused += usize::from(!was_written);
+    }
+    assert!(refused > 0 && is_there(&store, "alone").await);
+    assert!(store.check().await.unwrap().faults.is_empty());
+}
+
+/// Keeps the writer busy until it is told to go on, so that what is handed in meanwhile goes together.
+fn hold(store: &Arc<Sqlite>) -> (mpsc::Sender<()>, tokio::task::JoinHandle<Result<(), Error>>) {
+    let (go_on, wait) = mpsc::channel();
+    let (held, is_held) = mpsc::channel();
+    let store = store.clone();
+    let holding = tokio::spawn(async move {
+        let work = move |_: &Connection, _| {
+            held.send(()).unwrap();
+            wait.recv().map_err(|_| Error::new(ErrorKind::Other, "nobody goes on"))?;
+            Ok::<_, Refused>(())
+        };
+        store.writer.submit(MANY, work).await
+    });
+    is_held.recv().unwrap();
+    (go_on, holding)
+}
+
+/// Hands in a good write, `bad` and another good write, which share a transaction; what became of them.
+async fn among_others(
+    store: &Arc<Sqlite>,
+    bad: impl FnOnce(&Connection, onlyonce_core::time::Timestamp) -> Result<(), Refused> + Send + 'static,
+) -> [Option<ErrorKind>; 3] {
+    let (go_on, holding) = hold(store);
+    let before = store.figures().commits;
+    let mut first = pin!(put(store, "first", 10));
+    let mut second = pin!(store.writer.submit(MANY, bad));
+    let mut third = pin!(put(store, "third", 10));
+    // Polled once, each has handed its work in.
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    assert!(second.as_mut().poll(&mut context).is_pending());
+    assert!(third.as_mut().poll(&mut context).is_pending());
+    go_on.send(()).unwrap();
+    holding.await.unwrap().unwrap();
+    let kind = |error: Error| error.kind();
+    let ended = [first.await.err().map(kind), second.await.err().map(kind), third.await.err().map(kind)];
+    assert!(store.figures().commits - before <= 1, "they went together");
+    ended
+}
+
+/// X05
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_work_fails_alone_and_leaves_nothing() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let ended = among_others(&store, |connection, now| {
+        let message = Message { key: "half".into(), destination: "x".into(), payload: Bytes::new() };
+        letters::store(connection, &[message], now)?;
+        connection.execute("INSERT INTO clock (one, latest) VALUES (2, 0)", [])?;
+        Ok(())
+    })
+    .await;
+    assert_eq!(ended, [None, Some(ErrorKind::Other), None]);
+    assert!(is_there(&store, "first").await && is_there(&store, "third").await);
+    let claimed = store.claim(Token([1; 16]), Duration::ZERO, 9).await.unwrap();
+    assert!(claimed.iter().all(|claimed| &*claimed.message.key != "half"), "{claimed:?}");
+}
+
+/// X05: nobody hangs, nobody is told that it was written, and the next one goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_that_panics_undoes_its_transaction() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let ended = among_others(&store, |_, _| panic!("on purpose")).await;
+    assert_eq!(ended, [Some(ErrorKind::Unavailable); 3]);
+    assert!(!is_there(&store, "first").await && !is_there(&store, "third").await);
+    put(&store, "next", 10).await.unwrap();
+}
+
+/// P07: what SQLite calls damaged is not written to any more, also not by those who come later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_written_to_a_file_that_turned_out_damaged() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let damage = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+    let ended =
+        among_others(&store, move |_, _| Err(rusqlite::Error::SqliteFailure(damage, None).into())).await;
+    assert_eq!(ended, [Some(ErrorKind::Corrupt); 3]);
+    let error = put(&store, "next", 10).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("restore it from a backup"), "{error}");
+    assert!(!is_there(&store, "next").await, "looks are answered all the same");
+}
+
+/// A crash driver that goes by the list misses no step, and looks for none that is not there.
+#[test]
+fn every_step_is_on_the_list() {
+    const SOURCES: [&str; 5] = [
+        include_str!("migration.rs"),
+        include_str!("lapse.rs"),
+        include_str!("open.rs"),
+        include_str!("reap.rs"),
+        concat!(include_str!("wal.rs"), include_str!("writer.rs")),
+    ];
+    let mut found: Vec<&str> = Vec::new();
+    for source in SOURCES {
+        let steps = source.split("failpoint!(\"").skip(1);
+        found.extend(steps.filter_map(|step| step.split('"').next()));
+    }
+    let mut listed = FAILPOINTS.to_vec();
+    found.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(found, listed);
+}

@@ -1,0 +1,191 @@
+//! What is not a store of ours is refused with advice, and left as it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use onlyonce_store::{ErrorKind, Store};
+use rusqlite::Connection;
+
+use super::folder::Folder;
+use super::world::{id, open, put, try_open};
+
+/// What is in a folder, byte by byte. Not the lock, nor what SQLite has beside a database while it is open and has
+/// nothing in it: its shared memory, and a WAL that is empty.
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let named =
+        entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()));
+    let says_something = |name: &str, bytes: &[u8]| match name.rsplit_once(['.', '-']) {
+        Some((_, "lock" | "shm")) => false,
+        Some((_, "wal")) => !bytes.is_empty(),
+        _ => true,
+    };
+    named.filter(|(name, bytes)| says_something(name, bytes)).collect()
+}
+
+/// Refused with this kind and these words, and nothing in the folder has changed.
+async fn refused(folder: &Folder, kind: ErrorKind, words: &[&str]) {
+    let before = contents(folder.path());
+    let error = try_open(folder.file()).await.unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    for word in words.iter().chain(&["onlyonce.db\"", "; "]) {
+        assert!(error.to_string().contains(word), "{error} has no \"{word}\"");
+    }
+    let after = contents(folder.path());
+    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    assert!(before == after, "the file was changed");
+}
+
+/// A file with some records, closed.
+async fn closed_with(folder: &Folder, records: usize) {
+    let store = open(folder.file()).await;
+    for number in 0..records {
+        put(&store, &number.to_string()).await;
+    }
+}
+
+/// E01
+#[tokio::test]
+async fn a_folder_is_refused() {
+    let folder = Folder::new();
+    let error = try_open(folder.path()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(error.to_string().contains("is a folder; name a file in it, such as"), "{error}");
+    assert!(contents(folder.path()).is_empty());
+}
+
+/// E01
+#[tokio::test]
+async fn a_folder_that_is_missing_or_cannot_be_written_is_refused() {
+    let folder = Folder::new();
+    let error = try_open(folder.path().join("missing/onlyonce.db")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(error.to_string().contains("create it first"), "{error}");
+    // Nobody can create a file there, not even root.
+    let error = try_open("/proc/onlyonce.db").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(error.to_string().contains("\"/proc/onlyonce.db.lock\""), "{error}");
+}
+
+/// E01
+#[tokio::test]
+async fn a_file_that_is_no_database_is_refused_untouched() {
+    for text in ["x", "SQLite format 3", &"a,b,c\n".repeat(1_000)] {
+        let folder = Folder::new();
+        fs::write(folder.file(), text).unwrap();
+        refused(&folder, ErrorKind::Misconfigured, &["is no SQLite database", "name another file"]).await;
+    }
+}
+
+/// E01
+#[tokio::test]
+async fn another_programs_database_is_refused_untouched() {
+    for application_id in [0, 0x1234] {
+        let folder = Folder::new();
+        let theirs = Connection::open(folder.file()).unwrap();
+        theirs.pragma_update(None, "application_id", application_id).unwrap();
+        theirs.execute_batch("CREATE TABLE record (theirs); INSERT INTO record VALUES (1);").unwrap();
+        drop(theirs);
+        refused(&folder, ErrorKind::Misconfigured, &["of another program"]).await;
+    }
+}
+
+/// P07
+#[tokio::test]
+async fn a_newer_releases_file_is_refused_untouched() {
+    let folder = Folder::new();
+    closed_with(&folder, 3).await;
+    let newer = Connection::open(folder.file()).unwrap();
+    newer.pragma_update(None, "user_version", 99).unwrap();
+    drop(newer);
+    refused(&folder, ErrorKind::Misconfigured, &["schema version 99", "upgrade this one"]).await;
+}
+
+/// P07: the newer release was killed, and only its WAL says so.
+#[tokio::test]
+async fn a_newer_releases_wal_is_refused_untouched() {
+    let folder = Folder::new();
+    closed_with(&folder, 3).await;
+    let newer = Connection::open(folder.file()).unwrap();
+    newer.pragma_update(None, "user_version", 99).unwrap();
+    let killed = Folder::new();
+    for (name, bytes) in contents(folder.path()) {
+        fs::write(killed.path().join(name), bytes).unwrap();
+    }
+    refused(&killed, ErrorKind::Misconfigured, &["schema version 99"]).await;
+}
+
+/// P07
+#[tokio::test]
+async fn a_file_of_other_migrations_is_refused_untouched() {
+    let folder = Folder::new();
+    closed_with(&folder, 3).await;
+    let other = Connection::open(folder.file()).unwrap();
+    other.execute("UPDATE migration SET checksum = x'00' WHERE number = 2", []).unwrap();
+    drop(other);
+    refused(&folder, ErrorKind::Misconfigured, &["was not made by migration \"0002-messages\""]).await;
+}
+
+/// P07
+#[tokio::test]
+async fn half_a_file_is_refused_untouched() {
+    let folder = Folder::new();
+    closed_with(&folder, 200).await;
+    let whole = fs::read(folder.file()).unwrap();
+    for length in [whole.len() - 1, whole.len() / 2, 4096, 101] {
+        fs::write(folder.file(), &whole[..length]).unwrap();
+        refused(&folder, ErrorKind::Corrupt, &["in part", "restore it from a backup"]).await;
+    }
+    for length in [1, 99] {
+        fs::write(folder.file(), &whole[..length]).unwrap();
+        refused(&folder, ErrorKind::Misconfigured, &["is no SQLite database"]).await;
+    }
+}
+
+/// P07: a page in the middle, and the page that says what tables there are.
+#[tokio::test]
+async fn a_damaged_file_is_refused_untouched() {
+    let folder = Folder::new();
+    closed_with(&folder, 200).await;
+    let whole = fs::read(folder.file()).unwrap();
+    for page in 0..whole.len() / 4096 {
+        let mut damaged = whole.clone();
+        let start = if page == 0 { 100 } else { page * 4096 };
+        damaged[start..(page + 1) * 4096].fill(0xa5);
+        fs::write(folder.file(), damaged).unwrap();
+        refused(&folder, ErrorKind::Corrupt, &["restore it from a backup"]).await;
+    }
+}
+
+/// P07: an error, and never a wrong answer: absent would mean that the key may run.
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_an_error_and_the_others_are_served() {
+    let folder = Folder::new();
+    closed_with(&folder, 3).await;
+    let other = Connection::open(folder.file()).unwrap();
+    other.execute("UPDATE record SET record = x'ff' WHERE key = '1'", []).unwrap();
+    drop(other);
+    let store = open(folder.file()).await;
+    assert_eq!(store.load(id("1")).await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert!(store.load(id("2")).await.unwrap().is_some());
+    put(&store, "3").await;
+    let health = store.check().await.unwrap();
+    assert_eq!((health.records, health.faults.len()), (4, 1), "{health:?}");
+    assert!(health.faults[0].contains(&id("1").to_string()), "{health:?}");
+}
+
+/// An empty file is what `touch` or a killed process leaves: it is ours to fill.
+#[tokio::test]
+async fn an_empty_file_is_filled() {
+    let folder = Folder::new();
+    fs::write(folder.file(), "").unwrap();
+    put(&open(folder.file()).await, "k").await;
+    assert!(open(folder.file()).await.load(id("k")).await.unwrap().is_some());
+}
+
+/// A checkpoint beside a writer could damage the file before this release of SQLite.
+#[test]
+fn sqlite_is_new_enough() {
+    assert!(rusqlite::version_number() >= 3_051_003, "{}", rusqlite::version());
+}

@@ -1,0 +1,181 @@
+//! What one process leaves is what the next one finds.
+
+use std::fs;
+use std::time::Duration;
+
+use onlyonce_core::record::{Effects, Reason, Revision, State, Token};
+use onlyonce_core::time::When;
+use onlyonce_store::clock::ManualClock;
+use onlyonce_store::outbox::Settled;
+use onlyonce_store::sqlite::{Expired, Options, Sqlite};
+use onlyonce_store::{Change, Outbox, Store};
+
+use super::folder::Folder;
+use super::world::{HOUR, completed, draft, id, insert, message, open, put, running};
+
+/// P05
+#[tokio::test]
+async fn what_was_stored_is_there_after_reopening() {
+    let folder = Folder::new();
+    let store = open(folder.file()).await;
+    let seen = put(&store, "k").await;
+    let (other, next) = draft("other", Effects::Opaque, completed(When::AfterWrite(HOUR)));
+    let messages = vec![message("m1"), message("m2")];
+    let change = Change { expected: None, revision: Revision(u64::MAX), next, messages };
+    store.swap(other, change).await.unwrap();
+    let token = Token([1; 16]);
+    assert_eq!(store.claim(token, HOUR, 9).await.unwrap().len(), 2);
+    store.settle("m1", token, Settled::Dead { error: "gone".into() }).await.unwrap();
+    drop(store);
+    let store = open(folder.file()).await;
+    let found = store.load(id("k")).await.unwrap().unwrap();
+    assert_eq!((&found.record, found.revision), (&seen.record, seen.revision));
+    assert_eq!(store.load(other).await.unwrap().unwrap().revision, Revision(u64::MAX));
+    assert_eq!(store.dead_letters(9).await.unwrap(), [(message("m1"), vec!["gone".into()])]);
+    assert!(store.settle("m2", token, Settled::Delivered { provider_id: None }).await.unwrap());
+}
+
+/// R08: the clock of the second process was set back by a day.
+#[tokio::test]
+async fn a_clock_that_was_set_back_goes_on_from_the_latest_stamp() {
+    let folder = Folder::new();
+    let clock = ManualClock::new();
+    clock.advance(24 * HOUR);
+    let with = |clock| Options { clock: Some(Box::new(clock)), ..Options::default() };
+    let store = Sqlite::open(folder.file(), with(clock)).await.unwrap();
+    let written_at = put(&store, "k").await.record.written_at;
+    drop(store);
+    let clock = ManualClock::new();
+    let store = Sqlite::open(folder.file(), with(clock.clone())).await.unwrap();
+    assert_eq!(store.load(id("k")).await.unwrap().unwrap().now, written_at);
+    clock.advance(Duration::from_secs(1));
+    let now = store.load(id("k")).await.unwrap().unwrap().now;
+    assert_eq!(now, written_at.plus(Duration::from_secs(1)), "it must not stand still either");
+}
+
+/// R08, with the machine's own clock.
+#[tokio::test]
+async fn the_machines_clock_begins_no_earlier_than_the_latest_stamp() {
+    let folder = Folder::new();
+    let ahead = ManualClock::new();
+    ahead.advance(100 * 365 * 24 * HOUR);
+    let options = Options { clock: Some(Box::new(ahead)), ..Options::default() };
+    let store = Sqlite::open(folder.file(), options).await.unwrap();
+    let written_at = put(&store, "k").await.record.written_at;
+    drop(store);
+    let store = open(folder.file()).await;
+    assert!(store.load(id("k")).await.unwrap().unwrap().now >= written_at);
+    assert!(put(&store, "later").await.record.written_at >= written_at);
+}
+
+/// R02, U04: nobody waits for the lease of a process that is dead.
+#[tokio::test]
+async fn what_a_dead_process_left_running_lapses_at_open() {
+    let folder = Folder::new();
+    let store = open(folder.file()).await;
+    let effects = [Effects::Local, Effects::Keyed, Effects::Queryable, Effects::Opaque];
+    for effects in effects {
+        insert(&store, draft(&format!("{effects:?}"), effects, running()), 1).await.unwrap();
+    }
+    put(&store, "done").await;
+    drop(store);
+    let store = open(folder.file()).await;
+    assert_eq!(store.figures().lapsed, 4);
+    for effects in effects {
+        let seen = store.load(id(&format!("{effects:?}"))).await.unwrap().unwrap();
+        assert_ne!(seen.revision, Revision(1), "whoever held it must not find its revision");
+        let is_right = match effects {
+            Effects::Local | Effects::Keyed => matches!(seen.record.state, State::Retryable { .. }),
+            Effects::Queryable | Effects::Opaque => {
+                matches!(seen.record.state, State::Unknown { reason: Reason::Lapsed, .. })
+            }
+        };
+        assert!(is_right, "{effects:?}: {:?}", seen.record.state);
+    }
+    let done = store.load(id("done")).await.unwrap().unwrap();
+    assert!(matches!(done.record.state, State::Completed { .. }));
+    drop(store);
+    assert_eq!(open(folder.file()).await.figures().lapsed, 0, "once");
+}
+
+/// P05, X05: a power failure may tear the end of the WAL. What is left is what was written first, and nothing else.
+#[tokio::test]
+async fn a_torn_wal_leaves_what_was_committed_before_the_tear() {
+    const RECORDS: usize = 20;
+    let folder = Folder::new();
+    let store = open(folder.file()).await;
+    let wal = folder.path().join("onlyonce.db-wal");
+    let mut ends = Vec::new();
+    for number in 0..RECORDS {
+        put(&store, &number.to_string()).await;
+        ends.push(fs::metadata(&wal).unwrap().len());
+    }
+    let (file, wal) = (fs::read(folder.file()).unwrap(), fs::read(wal).unwrap());
+    for number in [0, 7, RECORDS - 1] {
+        let end = usize::try_from(ends[number]).unwrap();
+        for tear in [Tear::Cut, Tear::Garbled] {
+            let torn = tear.apply(&wal, end);
+            assert_eq!(records_after_crash(&file, &torn).await, (0..number).collect::<Vec<_>>(), "{tear:?}");
+        }
+        let whole = records_after_crash(&file, &wal[..end]).await;
+        assert_eq!(whole, (0..=number).collect::<Vec<_>>());
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Tear {
+    Cut,
+    Garbled,
+}
+
+impl Tear {
+    /// The WAL with what was written last before `end` torn.
+    fn apply(self, wal: &[u8], end: usize) -> Vec<u8> {
+        let mut wal = wal[..end].to_vec();
+        match self {
+            Self::Cut => wal.truncate(end - 1),
+            Self::Garbled => wal[end - 2_000..].fill(0xa5),
+        }
+        wal
+    }
+}
+
+/// The numbers of the records that a process finds which opens these files.
+async fn records_after_crash(file: &[u8], wal: &[u8]) -> Vec<usize> {
+    let folder = Folder::new();
+    fs::write(folder.file(), file).unwrap();
+    fs::write(folder.path().join("onlyonce.db-wal"), wal).unwrap();
+    let store = open(folder.file()).await;
+    let mut found = Vec::new();
+    for number in 0..100 {
+        if store.load(id(&number.to_string())).await.unwrap().is_some() {
+            found.push(number);
+        }
+    }
+    assert_eq!(store.check().await.unwrap().faults, Vec::<String>::new());
+    put(&store, "another").await;
+    found
+}
+
+/// T05: out of replay's reach, its key free, and there for audit.
+#[tokio::test]
+async fn an_expired_record_that_is_kept_moves_to_the_archive() {
+    let folder = Folder::new();
+    let options = || Options { expired: Expired::Keep, ..Options::default() };
+    let store = Sqlite::open(folder.file(), options()).await.unwrap();
+    let mut written = Vec::new();
+    for revision in 1..=2 {
+        let expired = draft("k", Effects::Opaque, completed(When::WRITE));
+        written.insert(0, insert(&store, expired, revision).await.unwrap().record);
+        assert_eq!(store.reap(9).await.unwrap(), 1);
+        assert_eq!(store.load(id("k")).await.unwrap(), None);
+    }
+    drop(store);
+    let store = Sqlite::open(folder.file(), options()).await.unwrap();
+    let archived = store.archived(id("k"), 9).await.unwrap();
+    assert_eq!(
+        archived.iter().collect::<Vec<_>>(),
+        written.iter().map(|record| &**record).collect::<Vec<_>>()
+    );
+    assert!(store.archived(id("other"), 9).await.unwrap().is_empty());
+}

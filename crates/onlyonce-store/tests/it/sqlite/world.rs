@@ -1,0 +1,88 @@
+//! Short ways to make records and write them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::key::Key;
+use onlyonce_core::record::{
+    Draft, Effects, Id, Progress, Record, Response, Revision, Seen, Source, State, Terms, Token,
+};
+use onlyonce_core::scope::Scope;
+use onlyonce_core::time::When;
+use onlyonce_store::outbox::Message;
+use onlyonce_store::sqlite::{Options, Sqlite};
+use onlyonce_store::{Change, Error, Store, Swapped};
+
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+
+pub(crate) async fn open(path: impl AsRef<Path>) -> Sqlite {
+    try_open(path).await.unwrap()
+}
+
+pub(crate) async fn try_open(path: impl AsRef<Path>) -> Result<Sqlite, Error> {
+    Sqlite::open(path, Options::default()).await
+}
+
+pub(crate) fn id(key: &str) -> Id {
+    draft(key, Effects::Opaque, running()).0
+}
+
+pub(crate) fn draft(key: &str, effects: Effects, state: State<When>) -> (Id, Draft) {
+    let (scope, key) = (Scope::stored([1; 32], Some("acme".into())), Key::stored(key));
+    let id = Id::of(&scope, &key);
+    let draft = Record {
+        scope,
+        key,
+        route: Some("POST /payments".into()),
+        fingerprint: Fingerprint { version: 1, raw: [9; 32], canonical: None },
+        terms: Terms {
+            effects,
+            lease: HOUR,
+            deadline: 2 * HOUR,
+            horizon: HOUR,
+            retention: HOUR,
+            downstream_retention: 24 * HOUR,
+        },
+        attempt: 1,
+        token: Token([5; 16]),
+        relies_on_memory: false,
+        created_at: When::WRITE,
+        began_at: When::WRITE,
+        written_at: When::WRITE,
+        progress: Progress::default(),
+        evidence: None,
+        state,
+    };
+    (id, draft)
+}
+
+pub(crate) fn running() -> State<When> {
+    State::Running { lapses_at: When::AfterWrite(HOUR) }
+}
+
+pub(crate) fn completed(expires_at: When) -> State<When> {
+    let body = Bytes::from_static(b"\x00 paid \xff");
+    let response = Response { status: 201, headers: Vec::new(), body };
+    State::Completed { response: Some(response), by: Source::Attempt, expires_at }
+}
+
+pub(crate) fn message(key: &str) -> Message {
+    Message { key: key.into(), destination: "billing".into(), payload: Bytes::from_static(b"\x00") }
+}
+
+/// Inserts a record with this revision.
+pub(crate) async fn insert(store: &Sqlite, (id, next): (Id, Draft), revision: u64) -> Result<Seen, Error> {
+    let change = Change { expected: None, revision: Revision(revision), next, messages: Vec::new() };
+    match store.swap(id, change).await? {
+        Swapped::Applied(seen) => Ok(seen),
+        Swapped::Lost(seen) => panic!("the swap must apply, and was lost to {seen:?}"),
+    }
+}
+
+/// A completed record that is kept.
+pub(crate) async fn put(store: &Sqlite, key: &str) -> Seen {
+    let done = completed(When::AfterWrite(HOUR));
+    insert(store, draft(key, Effects::Opaque, done), 1).await.unwrap()
+}
