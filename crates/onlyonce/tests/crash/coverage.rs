@@ -21,6 +21,18 @@ pub(crate) fn every_failpoint_in_the_source_is_listed() {
     assert!(sqlite::FAILPOINTS.iter().all(|step| listed.contains(*step)), "the engine's own list");
 }
 
+/// Each migration is two steps of its own.
+pub(crate) fn every_migration_is_listed() {
+    let crates = package().parent().expect("the package lies in a folder of packages").to_owned();
+    let folder = std::fs::read_dir(crates.join("onlyonce-store/src/migrations/sqlite"));
+    for number in 1..=folder.expect("the migrations are there").count() {
+        for side in ["before", "after"] {
+            let name = format!("sqlite.migrate.{side}:{number}");
+            assert!(ALL.iter().any(|failpoint| failpoint.name == name), "{name} is not in the list");
+        }
+    }
+}
+
 /// Cargo says at run time where we are: build products may be shared with another clone.
 fn package() -> PathBuf {
     std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)

@@ -8,8 +8,8 @@ use crate::order::{Lost, Wish, retry};
 use crate::process::{Life, Started};
 use crate::world::World;
 
-/// One large order fills the WAL so far that it is carried over and begins anew; a process that is still alive after
-/// so many never came there.
+/// One large order fills the WAL so far that it is carried over; a process that is still alive after so many never came
+/// there.
 const LARGE_ORDERS_MAX: usize = 20;
 
 /// Whether the process came to its step at all.

@@ -79,8 +79,8 @@ pub(crate) const ALL: [Failpoint; 32] = [
     at("sqlite.reap.after", Stage::Reaping),
     at("reap.after", Stage::Reaping),
     at("sqlite.checkpoint.before", Stage::CarryingOver),
-    at("sqlite.checkpoint.restart", Stage::CarryingOver),
     at("sqlite.checkpoint.after", Stage::CarryingOver),
+    at("sqlite.checkpoint.rest", Stage::CarryingOver),
 ];
 
 impl Failpoint {

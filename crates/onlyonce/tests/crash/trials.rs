@@ -23,10 +23,10 @@ pub(crate) fn run() -> ExitCode {
 
 fn all() -> Vec<Trial> {
     let mut trials = vec![
-        Trial::test("coverage::every_failpoint_in_the_source_is_listed", || {
+        trial("coverage::every_failpoint_in_the_source_is_listed", async || {
             coverage::every_failpoint_in_the_source_is_listed();
-            Ok(())
         }),
+        trial("coverage::every_migration_is_listed", async || coverage::every_migration_is_listed()),
         trial("load::what_was_answered_before_a_kill_is_answered_after", load::killed_at_any_moment),
     ];
     trials.extend([
