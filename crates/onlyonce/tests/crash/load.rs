@@ -19,6 +19,9 @@ const ANSWERS_MAX: u64 = 150;
 /// And after so many milliseconds more, so that it is not always right after a commit.
 const MORE_MS_MAX: u64 = 5;
 
+/// So many orders must have been cut in the middle of their work, or the kills proved nothing.
+const CUT_MIN: usize = 4;
+
 /// P05, U03, E01
 pub(crate) async fn killed_at_any_moment() {
     let mut random = Random::seeded();
@@ -37,7 +40,7 @@ pub(crate) async fn killed_at_any_moment() {
         victim.kill().await;
     }
     eprintln!("{in_doubt} orders were in the air, {unfinished} of them were cut in the middle of their work");
-    assert!(unfinished >= 12, "too few orders were hit: the run is void");
+    assert!(unfinished >= CUT_MIN, "too few orders were hit: the run is void");
 }
 
 /// Whether an order that may run again has: then its first run was cut in the middle.
