@@ -2,6 +2,7 @@
 
 mod bench;
 mod ci;
+mod crash;
 mod repository;
 mod requirements;
 mod steps;
@@ -31,6 +32,8 @@ enum Command {
     Requirements,
     /// Measure the layer beside its baseline, and write docs/performance.md
     Bench(bench::Arguments),
+    /// Kill a real process at every durable step and judge what the next one makes of it; with --all, at every pair
+    Crash(crash::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Requirements => requirements::run(),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Crash(arguments) => crash::run(&arguments),
     };
     match done {
         Ok(Verdict::Yes) => ExitCode::SUCCESS,

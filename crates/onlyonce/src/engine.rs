@@ -22,7 +22,7 @@ use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, Token};
 use onlyonce_core::refusal::Refusal;
-use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped};
+use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, failpoint};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::breaker::Breaker;
@@ -190,7 +190,10 @@ impl Engine {
                 Decision::Refuse(refusal) => return Ok(Begun::Refuse(refusal, expected)),
             };
             let asked_at = Instant::now();
-            match self.swap(id, expected, draft, request.policy.store_timeout).await {
+            failpoint!("begin.before");
+            let swapped = self.swap(id, expected, draft, request.policy.store_timeout).await;
+            failpoint!("begin.after");
+            match swapped {
                 Ok(Swapped::Applied(seen)) if begins => {
                     // The attempt's time counts from the look it was decided on: what that look allowed, such as one
                     // more try while downstream remembers, must still hold when the attempt ends.
@@ -251,7 +254,10 @@ impl Engine {
         for _ in 0..SWAPS_MAX {
             let Renewal::Write(draft) = machine::renew(seen.as_ref(), token) else { return Ok(None) };
             let expected = seen.as_ref().map(|seen| seen.revision);
-            match self.swap(id, expected, draft, store_timeout).await? {
+            failpoint!("renew.before");
+            let swapped = self.swap(id, expected, draft, store_timeout).await?;
+            failpoint!("renew.after");
+            match swapped {
                 Swapped::Applied(now) => return Ok(Some(now)),
                 Swapped::Lost(now) => seen = now,
             }
@@ -334,7 +340,10 @@ impl Engine {
             };
             let asked_at = Instant::now();
             let expected = seen.as_ref().map(|seen| seen.revision);
-            match self.swap(id, expected, draft, store_timeout).await? {
+            failpoint!("finish.before");
+            let swapped = self.swap(id, expected, draft, store_timeout).await?;
+            failpoint!("finish.after");
+            match swapped {
                 Swapped::Applied(now) => {
                     // Most answers are never asked for again. Whoever waits for this one is about to.
                     if self.flights.has_passengers(&id) {

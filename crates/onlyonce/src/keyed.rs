@@ -30,7 +30,7 @@ use onlyonce_core::policy::{InFlight, Policy, StoreDown};
 use onlyonce_core::record::{self, Handle, Id, Reason, Record, Revision};
 use onlyonce_core::refusal::{NoAnswer, Refusal};
 use onlyonce_core::scope::Scope;
-use onlyonce_store::{Error, ErrorKind};
+use onlyonce_store::{Error, ErrorKind, failpoint};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -236,7 +236,10 @@ impl Keyed {
         S: Service<Request<Body<B>>, Response = Response<R>>,
         R: HttpBody<Data = Bytes> + Unpin,
     {
-        let response = match inner.call(request).await {
+        failpoint!("run.before");
+        let called = inner.call(request).await;
+        failpoint!("run.after");
+        let response = match called {
             Ok(response) => response,
             Err(error) => return Ended::Failed(error),
         };

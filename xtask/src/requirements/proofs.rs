@@ -1,7 +1,7 @@
 //! Finds the tests that name a promise.
 //!
-//! 1. A Rust test is a function with an attribute that ends in `test`, in any file; in a folder `conformance` every
-//!    function counts, since a macro makes each of them a test of every engine.
+//! 1. A Rust test is a function with an attribute that ends in `test`, in any file; in a folder `conformance` or
+//!    `tests/crash` every function counts, since a macro, or a list, makes each of them many tests.
 //! 2. The ids stand in its doc comment. Attributes may stand in between.
 //! 3. Cases as data, in `cases/*.toml`, name them under `proves`; those that something runs count.
 
@@ -41,7 +41,8 @@ fn of_file(file: &File) -> Vec<Proof> {
 }
 
 fn of_rust(file: &File) -> Vec<Proof> {
-    let every_function = file.path.contains("/conformance/") || file.path.ends_with("/conformance.rs");
+    let every_function =
+        ["/conformance/", "/conformance.rs", "/tests/crash/"].iter().any(|place| file.path.contains(place));
     let mut proofs = Vec::new();
     let mut modules = Modules::of(&file.path);
     let mut ids: Vec<String> = Vec::new();
@@ -196,6 +197,18 @@ mod tests {
         assert_eq!(
             found("crates/onlyonce-store/src/conformance/fencing.rs", text),
             ["R05 onlyonce_store::conformance::fencing::superseded"]
+        );
+    }
+
+    #[test]
+    fn crash_scenarios_are_tests_at_every_step() {
+        let text = "/// P05, U03\nasync fn killed_while_serving(step: &Failpoint) {\n}\n";
+        assert_eq!(
+            found("crates/onlyonce/tests/crash/scenario.rs", text),
+            [
+                "P05 onlyonce::crash::scenario::killed_while_serving",
+                "U03 onlyonce::crash::scenario::killed_while_serving"
+            ]
         );
     }
 

@@ -1,6 +1,6 @@
 //! The reaper: deletes what has finished and expired.
 
-use onlyonce_store::Error;
+use onlyonce_store::{Error, failpoint};
 use tokio::time::Instant;
 
 use super::rest_after;
@@ -12,7 +12,9 @@ impl Engine {
         let mut reaped = 0;
         loop {
             let began = Instant::now();
+            failpoint!("reap.before");
             let count = self.store().reap(batch).await?;
+            failpoint!("reap.after");
             metrics::counter!("onlyonce_reaped_total").increment(count as u64);
             reaped += count;
             if count < batch {

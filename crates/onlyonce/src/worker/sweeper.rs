@@ -2,7 +2,7 @@
 
 use onlyonce_core::machine;
 use onlyonce_core::record::{Id, Record, Seen, StateName};
-use onlyonce_store::{Error, Query, Swapped};
+use onlyonce_store::{Error, Query, Swapped, failpoint};
 use tokio::time::Instant;
 
 use super::rest_after;
@@ -42,7 +42,10 @@ impl Engine {
     /// Whether it was this node that settled the record: of many that find it, one does, and that one tells.
     async fn sweep_record(&self, id: Id, seen: &Seen) -> Result<bool, Error> {
         let Some(draft) = machine::sweep(seen) else { return Ok(false) };
-        match self.swap(id, Some(seen.revision), draft, super::STORE_TIMEOUT).await? {
+        failpoint!("sweep.before");
+        let swapped = self.swap(id, Some(seen.revision), draft, super::STORE_TIMEOUT).await?;
+        failpoint!("sweep.after");
+        match swapped {
             Swapped::Applied(now) => {
                 tell(id, &seen.record, &now.record);
                 Ok(true)

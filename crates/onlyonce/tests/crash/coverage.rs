@@ -1,0 +1,51 @@
+//! The list of failpoints against the source: a step without a test is a hole in the proof.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use onlyonce::store::sqlite;
+
+use crate::failpoints::ALL;
+
+/// Every step in the source is in the list, and every step of the list is in the source.
+pub(crate) fn every_failpoint_in_the_source_is_listed() {
+    let listed: BTreeSet<String> = ALL.iter().map(|failpoint| failpoint.step().to_owned()).collect();
+    let crates = package().parent().expect("the package lies in a folder of packages").to_owned();
+    let mut found = BTreeSet::new();
+    for folder in ["onlyonce/src", "onlyonce-store/src"] {
+        read_all(&crates.join(folder), &mut found);
+    }
+    // The example in the documentation of the mechanism itself.
+    found.remove("demo.write.before");
+    assert_eq!(found, listed, "left: in the source, right: in the list");
+    assert!(sqlite::FAILPOINTS.iter().all(|step| listed.contains(*step)), "the engine's own list");
+}
+
+/// Each migration is two steps of its own.
+pub(crate) fn every_migration_is_listed() {
+    let crates = package().parent().expect("the package lies in a folder of packages").to_owned();
+    let folder = std::fs::read_dir(crates.join("onlyonce-store/src/migrations/sqlite"));
+    for number in 1..=folder.expect("the migrations are there").count() {
+        for side in ["before", "after"] {
+            let name = format!("sqlite.migrate.{side}:{number}");
+            assert!(ALL.iter().any(|failpoint| failpoint.name == name), "{name} is not in the list");
+        }
+    }
+}
+
+/// Cargo says at run time where we are: build products may be shared with another clone.
+fn package() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+}
+
+fn read_all(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).expect("the source is there") {
+        let path = entry.expect("the source can be listed").path();
+        if path.is_dir() {
+            read_all(&path, found);
+        } else if let Ok(text) = std::fs::read_to_string(&path) {
+            let names = text.split("failpoint!(\"").skip(1).filter_map(|rest| rest.split('"').next());
+            found.extend(names.map(str::to_owned));
+        }
+    }
+}

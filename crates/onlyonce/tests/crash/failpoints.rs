@@ -1,0 +1,107 @@
+//! Every step at which the process is killed, and what its death leaves behind.
+//!
+//! This is the one list. `coverage.rs` compares it with the source: a step that is missing here, and one that is only
+//! here, are failures both.
+
+/// A step, and how a victim comes there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failpoint {
+    /// As in `ONLYONCE_FAILPOINT`: the step's name and, after a colon, which time it is reached.
+    pub(crate) name: &'static str,
+    pub(crate) stage: Stage,
+}
+
+/// What a victim must be doing to come to a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Making a file where there was none.
+    Creating,
+    /// Opening a file that a killed process left, with an attempt in it that ran.
+    Opening,
+    /// Serving an order; what is left of that order.
+    Serving(Left),
+    /// Keeping the lease of a handler that takes long.
+    Renewing,
+    /// Settling an attempt whose lease lapsed.
+    Sweeping,
+    /// Deleting a record that expired.
+    Reaping,
+    /// Carrying the WAL over into the file.
+    CarryingOver,
+}
+
+/// What is left of an order when its process dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// No trace: nothing was reserved, so nothing ran.
+    Nothing,
+    /// A reservation; the work had not begun, but the file cannot tell.
+    Reserved,
+    /// A reservation, and the work is done.
+    Worked,
+    /// The completion; only its client has not heard of it.
+    Completed,
+}
+
+const fn at(name: &'static str, stage: Stage) -> Failpoint {
+    Failpoint { name, stage }
+}
+
+/// In the order in which a life comes to them.
+pub(crate) const ALL: [Failpoint; 32] = [
+    at("sqlite.create.before", Stage::Creating),
+    at("sqlite.create.after", Stage::Creating),
+    at("sqlite.migrate.before:1", Stage::Creating),
+    at("sqlite.migrate.after:1", Stage::Creating),
+    at("sqlite.migrate.before:2", Stage::Creating),
+    at("sqlite.migrate.after:2", Stage::Creating),
+    at("sqlite.migrate.before:3", Stage::Creating),
+    at("sqlite.migrate.after:3", Stage::Creating),
+    at("sqlite.lapse.before", Stage::Opening),
+    at("sqlite.lapse.after", Stage::Opening),
+    at("sqlite.open.ready", Stage::Opening),
+    at("begin.before", Stage::Serving(Left::Nothing)),
+    at("sqlite.commit.before:1", Stage::Serving(Left::Nothing)),
+    at("sqlite.commit.after:1", Stage::Serving(Left::Reserved)),
+    at("begin.after", Stage::Serving(Left::Reserved)),
+    at("run.before", Stage::Serving(Left::Reserved)),
+    at("run.after", Stage::Serving(Left::Worked)),
+    at("finish.before", Stage::Serving(Left::Worked)),
+    at("sqlite.commit.before:2", Stage::Serving(Left::Worked)),
+    at("sqlite.commit.after:2", Stage::Serving(Left::Completed)),
+    at("finish.after", Stage::Serving(Left::Completed)),
+    at("renew.before", Stage::Renewing),
+    at("renew.after", Stage::Renewing),
+    at("sweep.before", Stage::Sweeping),
+    at("sweep.after", Stage::Sweeping),
+    at("reap.before", Stage::Reaping),
+    at("sqlite.reap.before", Stage::Reaping),
+    at("sqlite.reap.after", Stage::Reaping),
+    at("reap.after", Stage::Reaping),
+    at("sqlite.checkpoint.before", Stage::CarryingOver),
+    at("sqlite.checkpoint.after", Stage::CarryingOver),
+    at("sqlite.checkpoint.rest", Stage::CarryingOver),
+];
+
+impl Failpoint {
+    /// The step alone.
+    pub(crate) fn step(&self) -> &'static str {
+        self.name.split_once(':').map_or(self.name, |(step, _)| step)
+    }
+
+    /// As part of a test's name.
+    pub(crate) fn label(&self) -> String {
+        self.name.replace(['.', ':'], "_")
+    }
+
+    /// Whether the death at this step leaves an attempt that the next life finds running.
+    pub(crate) fn leaves_running(&self) -> bool {
+        match self.stage {
+            Stage::Serving(left) => matches!(left, Left::Reserved | Left::Worked),
+            Stage::Renewing => true,
+            Stage::Creating | Stage::Opening | Stage::Sweeping | Stage::Reaping | Stage::CarryingOver => {
+                false
+            }
+        }
+    }
+}

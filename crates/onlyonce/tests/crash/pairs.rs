@@ -1,0 +1,40 @@
+//! Two deaths: the process that recovers from the first dies as well.
+
+use crate::death::{Death, die, die_or_live};
+use crate::failpoints::{ALL, Failpoint, Stage};
+use crate::judge::judge;
+use crate::order::Kind;
+use crate::process::Life;
+use crate::world::{PAGE_BYTES_MIN, World};
+
+/// Every pair of steps. A file is created once: whoever dies later does not die creating it.
+pub(crate) fn all() -> impl Iterator<Item = (&'static Failpoint, &'static Failpoint)> {
+    let pairs = ALL.iter().flat_map(|first| ALL.iter().map(move |second| (first, second)));
+    pairs.filter(|(first, second)| first.stage == Stage::Creating || second.stage != Stage::Creating)
+}
+
+/// P05, U03, U04
+pub(crate) async fn killed_twice(first: &'static Failpoint, second: &'static Failpoint, kind: Kind) {
+    let mut world = World::new(kind).await;
+    if [first.stage, second.stage].contains(&Stage::CarryingOver) {
+        world.page_bytes = PAGE_BYTES_MIN;
+    }
+    if first.stage == Stage::Opening {
+        let victim = world.ready(Life::USUAL).await;
+        world.kill_while_working(victim).await;
+    }
+    die(&mut world, first).await;
+    let death = die_or_live(&mut world, second).await;
+    assert!(death == Death::AtTheStep || !comes_there(first, second), "{} was never reached", second.name);
+    judge(&mut world).await;
+}
+
+/// Whether the second life surely comes to its step: what the first has done already is not done again, and an attempt
+/// of the dead lapses once.
+fn comes_there(first: &Failpoint, second: &Failpoint) -> bool {
+    match second.stage {
+        Stage::Creating => first.name == second.name && second.step() == "sqlite.create.before",
+        Stage::Opening => second.step() == "sqlite.open.ready" || first.leaves_running(),
+        Stage::Serving(_) | Stage::Renewing | Stage::Sweeping | Stage::Reaping | Stage::CarryingOver => true,
+    }
+}
