@@ -83,7 +83,10 @@ impl Checker<'_> {
             let name = if is_anothers { Broken::SupersededWrote } else { Broken::CompletedWithoutTruth };
             self.broken(name, format!("token {token}: {said:?}"));
         }
-        let is_success = said.is_none_or(|said| said.status < 300);
+        // An answer that was not kept was a success unless its attempt said otherwise.
+        let ended = self.attempts.get(&token).and_then(|attempt| attempt.ended.last());
+        let said_last = said.or(ended.and_then(|(_, said)| said.as_ref()).filter(|_| by == By::Attempt));
+        let is_success = said_last.is_none_or(|said| said.status < 300);
         if is_success && !self.has_happened() {
             self.broken(Broken::CompletedUnexecuted, format!("token {token}: {said:?}"));
         }
