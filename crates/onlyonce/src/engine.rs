@@ -355,7 +355,7 @@ impl Engine {
     }
 
     /// A store call with a time-out, behind the breaker.
-    async fn guarded<T>(
+    pub(crate) async fn guarded<T>(
         &self,
         store_timeout: Duration,
         call: impl Future<Output = Result<T, Error>>,

@@ -12,7 +12,7 @@ impl Engine {
         let mut reaped = 0;
         loop {
             let began = Instant::now();
-            let count = self.store().reap(batch).await?;
+            let count = self.guarded(super::STORE_TIMEOUT, self.store().reap(batch)).await?;
             metrics::counter!("onlyonce_reaped_total").increment(count as u64);
             reaped += count;
             if count < batch {
