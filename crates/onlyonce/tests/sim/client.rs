@@ -22,6 +22,8 @@ pub(crate) struct Client {
     pub(crate) starts_after: Duration,
     /// How often it sends again though it was served, to see that it is told the same.
     pub(crate) encores: u64,
+    /// Whether it goes away for good when it was not served: then only a sweeper looks after what it began.
+    pub(crate) gives_up: bool,
 }
 
 impl Client {
@@ -36,6 +38,8 @@ impl Client {
                 }
                 self.encores -= 1;
                 self.stage.pass(0..=9_000).await;
+            } else if self.gives_up {
+                return;
             } else {
                 self.stage.pass(20..=2_500).await;
             }

@@ -82,7 +82,7 @@ impl Run {
         };
         stage.pass(millis.0..=millis.1).await;
         life.awake().await;
-        if stage.fault(20) {
+        if stage.fault(25) {
             self.interrupted().await;
         }
         if stage.fault(9) {

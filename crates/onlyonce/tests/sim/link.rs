@@ -139,10 +139,12 @@ impl Store for Link {
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
+        self.life.sweeps();
         self.call(move |truth| truth.scan(query)).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
+        self.life.reaps();
         self.call(move |truth| truth.reap(limit)).await
     }
 

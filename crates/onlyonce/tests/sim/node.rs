@@ -44,6 +44,9 @@ pub(crate) struct Life {
     died: Notify,
     paused_until: Mutex<Option<Instant>>,
     cut_off_until: Mutex<Option<Instant>>,
+    /// When its sweeper and its reaper last asked the store.
+    swept_at: Mutex<Option<Instant>>,
+    reaped_at: Mutex<Option<Instant>>,
 }
 
 impl Node {
@@ -121,6 +124,21 @@ impl Life {
     /// Goes on at once, and is reached again.
     pub(crate) fn heal(&self) {
         *self.cut_off_until.lock().unwrap() = None;
+    }
+
+    pub(crate) fn sweeps(&self) {
+        *self.swept_at.lock().unwrap() = Some(Instant::now());
+    }
+
+    pub(crate) fn reaps(&self) {
+        *self.reaped_at.lock().unwrap() = Some(Instant::now());
+    }
+
+    /// Whether both its workers came round within this span.
+    pub(crate) fn works(&self, within: Duration) -> bool {
+        [&self.swept_at, &self.reaped_at]
+            .into_iter()
+            .all(|came| came.lock().unwrap().is_some_and(|at| at.elapsed() <= within))
     }
 
     pub(crate) fn is_cut_off(&self) -> bool {

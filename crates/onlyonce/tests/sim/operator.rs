@@ -25,9 +25,13 @@ pub(crate) async fn operate(bank: Arc<Bank>) {
             let seen = bank.truth.load(subject.id);
             // What was seen may be old by the time of the verdict.
             bank.stage.pass(0..=40).await;
-            let is_unknown =
-                |seen: &Seen| matches!(seen.record.state.name(), StateName::Unknown | StateName::Running);
-            if let Some(seen) = seen.filter(is_unknown) {
+            // Once the faults have stopped, what lapsed is left for the sweepers to find.
+            let is_open = |seen: &Seen| match seen.record.state.name() {
+                StateName::Unknown => true,
+                StateName::Running => bank.stage.is_faulty(),
+                StateName::Pending | StateName::Completed | StateName::Retryable => false,
+            };
+            if let Some(seen) = seen.filter(is_open) {
                 settle(&bank, &subject, &seen);
             }
         }

@@ -27,6 +27,7 @@ const DOWNSTREAM_RETENTION: Duration = Duration::from_secs(25);
 /// A call may be made until the last moment of that, and be under way for as long as an attempt may act.
 pub(crate) const DOWNSTREAM_REMEMBERS: Duration = Duration::from_secs(25 + 12 + 10 + 1);
 pub(crate) const RESPONSE_BYTES_MAX: u64 = 512;
+/// Rounds of the sweeper, one of which may have to wait for a call that stalled before the faults stopped.
 const SWEPT_WITHIN_MS: u64 = 15_000;
 /// Nobody has reason to ask the store more often than this in a millisecond.
 const CALLS_AT_ONCE_MAX: u32 = 500;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::bank::Bank;
 use crate::client::Client;
@@ -19,6 +19,8 @@ use crate::truth::Truth;
 const NODES: usize = 3;
 /// Once the faults have stopped, everybody is served within this: a deadline, the horizon, and some patience.
 const SERVED_WITHIN: Duration = Duration::from_secs(120);
+/// A lease, and a few rounds of the sweeper.
+const SWEPT_AFTER: Duration = Duration::from_secs(20);
 
 /// What a seed came to.
 pub(crate) struct Report {
@@ -72,7 +74,12 @@ async fn run(seed: u64) -> Report {
     if timeout(SERVED_WITHIN, async { while clients.join_next().await.is_some() {} }).await.is_err() {
         violations.push(format!("{} clients were never served", clients.len()));
     }
+    // Nobody asks any more: what is left is the sweepers'.
+    sleep(SWEPT_AFTER).await;
     for node in nodes.all() {
+        if !node.life.works(SWEPT_AFTER) {
+            violations.push("a sweeper or a reaper has stopped for ever".to_owned());
+        }
         if timeout(SERVED_WITHIN, node.engine.idle()).await.is_err() {
             violations.push("an engine is never idle".to_owned());
         }
@@ -111,6 +118,7 @@ fn client(stage: &Arc<Stage>, nodes: &Nodes, subject: usize, last: u64) -> Clien
         body: if random.percent(15) { 2 } else { 1 },
         starts_after,
         encores: random.within(0..=2),
+        gives_up: random.percent(25),
     }
 }
 
