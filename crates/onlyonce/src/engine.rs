@@ -65,7 +65,7 @@ pub(crate) enum Begun {
 pub(crate) enum Finished {
     /// It is on record, as shown.
     Written(Seen),
-    /// This attempt's completion was on record already, by its own transaction or by a verdict.
+    /// What is on record is not what the attempt said: its own transaction or a verdict completed it, or it is in doubt.
     Already(Seen),
     /// A later attempt has begun, or the record is gone; what is there now.
     Superseded(Option<Seen>),
@@ -349,7 +349,12 @@ impl Engine {
                     if self.flights.has_passengers(&id) {
                         self.cache.keep(id, &now, asked_at);
                     }
-                    return Ok(Finished::Written(now));
+                    return Ok(match outcome {
+                        // A verdict that came while it ran may settle this doubt: then the verdict's answer is the one
+                        // on record, and not what the attempt would tell its client.
+                        Outcome::Unknown(_) => Finished::Already(now),
+                        Outcome::Completed { .. } | Outcome::DidNotRun { .. } => Finished::Written(now),
+                    });
                 }
                 Swapped::Lost(now) => seen = now,
             }
@@ -374,7 +379,7 @@ impl Engine {
     }
 
     /// A store call with a time-out, behind the breaker.
-    async fn guarded<T>(
+    pub(crate) async fn guarded<T>(
         &self,
         store_timeout: Duration,
         call: impl Future<Output = Result<T, Error>>,

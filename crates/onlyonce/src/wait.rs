@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use onlyonce_core::record::{Id, Revision};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::cache::ById;
 use crate::engine::Engine;
@@ -70,11 +70,13 @@ impl Engine {
     /// Waits for the one task that looks at the store; begins it where there is none.
     async fn watch(self: &Arc<Self>, id: Id, refused_on: Option<Revision>) {
         let (watch, begins) = self.watches.join(id, refused_on);
-        // Whoever was refused on another revision than the one looked for has a change behind it already.
+        let changed = watch.changed.notified();
+        // Whoever was refused on another revision than the one looked for looks again for itself, but no more often
+        // than the one who looks for the others: at once, it would ask the store without a pause until that one wakes.
         if watch.revision != refused_on {
+            let _ = timeout(LOOK_EVERY, changed).await;
             return;
         }
-        let changed = watch.changed.notified();
         // It may have been told between joining and listening: then it is no longer in the table.
         if !self.watches.is_current(&id, &watch) {
             return;

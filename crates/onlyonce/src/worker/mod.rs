@@ -77,7 +77,8 @@ async fn every(
     }
 }
 
-/// How long one store call of a worker may take: nobody waits for it.
+/// How long one store call of a worker may take: nobody waits for it, but one that is never answered must not be the
+/// worker's last.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Rests for as long as the work since `began` took: at least half of the store's time is the traffic's.

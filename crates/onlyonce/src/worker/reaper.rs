@@ -13,7 +13,7 @@ impl Engine {
         loop {
             let began = Instant::now();
             failpoint!("reap.before");
-            let count = self.store().reap(batch).await?;
+            let count = self.guarded(super::STORE_TIMEOUT, self.store().reap(batch)).await?;
             failpoint!("reap.after");
             metrics::counter!("onlyonce_reaped_total").increment(count as u64);
             reaped += count;

@@ -29,7 +29,7 @@ impl Engine {
         let mut swept = 0;
         loop {
             let began = Instant::now();
-            let page = self.store().scan(query.clone()).await?;
+            let page = self.guarded(super::STORE_TIMEOUT, self.store().scan(query.clone())).await?;
             for (id, seen) in &page.records {
                 swept += usize::from(self.sweep_record(*id, seen).await?);
             }

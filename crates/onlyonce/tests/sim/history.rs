@@ -1,0 +1,327 @@
+//! The history of one key, and whether the promise was kept.
+//!
+//! A history is what happened to one (scope, key) in the order in which it happened: what clients sent and were told,
+//! what ran and took effect downstream, what verdicts said, and, where the store can be watched, every write of the
+//! record. [`check`] is pure: it reads the list and names what is broken.
+//!
+//! 1. Everything is judged within one *use* of the key: from its first reservation until it expires.
+//! 2. An answer is judged against every use that its request overlapped: what a client is told may be as old as its
+//!    question, never older.
+//! 3. Rules about writes hold where writes were watched. A run against a server that cannot be watched has the same
+//!    checker, with fewer rules.
+//! 4. Where the history [`History::is_over`], liveness is judged too: everybody was answered, nothing is left running.
+//!
+//! Numbers stand for tokens and requests: the random bits of a token would make no two histories alike.
+
+mod answers;
+mod effects;
+mod planted;
+mod violation;
+mod writes;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub(crate) use onlyonce::Effects;
+pub(crate) use violation::{Broken, Violation};
+
+/// All that happened to one key.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    /// What the work touches.
+    pub(crate) effects: Effects,
+    /// Keyed effects: how long downstream keeps its word, in milliseconds.
+    pub(crate) remembers_ms: u64,
+    /// How soon a lapsed lease is found once the faults have stopped, in milliseconds.
+    pub(crate) swept_within_ms: u64,
+    /// The faults have stopped, and everybody had the time to come to an end.
+    pub(crate) is_over: bool,
+    pub(crate) events: Vec<Event>,
+}
+
+/// Something that happened, in milliseconds since the beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) at: u64,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A client sent a request; `body` tells different requests under one key apart.
+    Sent { request: u32, body: u32 },
+    /// It was answered.
+    Answered { request: u32, answer: Answer },
+    /// It will not be answered: the client hung up, the connection broke, or its node died.
+    HungUp { request: u32 },
+    /// A client that came back again and again was never served.
+    GaveUp { request: u32 },
+    /// The handler was given the work, as this attempt.
+    Began { request: u32, token: u32 },
+    /// The effect took place; local effects: was committed. What downstream answers from then on.
+    Executed { token: u32, said: Said },
+    /// The handler came back.
+    Ended { token: u32, meaning: Meaning, said: Option<Said> },
+    /// A verdict was given, and taken.
+    Ruled(Verdict),
+    /// The store wrote the record.
+    Wrote(Written),
+    /// The record expired: the key may be used anew.
+    Expired,
+    /// The faults have stopped.
+    Healed,
+}
+
+/// What a client was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) said: Said,
+    /// The `code` of a refusal.
+    pub(crate) code: Option<String>,
+    pub(crate) is_replay: bool,
+    pub(crate) stored: Stored,
+}
+
+/// Whether an answer says that it will be replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    Yes,
+    No,
+    Silent,
+}
+
+/// A status and a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+}
+
+/// What a handler knows when it comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    Completed,
+    DidNotRun,
+    Doubt,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Happened(Option<Said>),
+    DidNotHappen,
+}
+
+/// A write of the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub(crate) token: u32,
+    pub(crate) attempt: u32,
+    pub(crate) state: State,
+}
+
+/// Where the record stands, with its moments in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Presumed alive until then: the end of its lease, or its deadline.
+    Running {
+        until: u64,
+    },
+    Completed {
+        said: Option<Said>,
+        by: By,
+        expires_at: u64,
+    },
+    Retryable {
+        expires_at: u64,
+    },
+    Unknown,
+}
+
+/// Who completed a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Attempt,
+    Verdict,
+}
+
+/// What is broken in a history; nothing where the promise was kept.
+pub(crate) fn check(history: &History) -> Vec<Violation> {
+    let mut checker = Checker::new(history);
+    for (index, event) in history.events.iter().enumerate() {
+        (checker.index, checker.now) = (index, event.at);
+        checker.see(&event.what);
+    }
+    checker.end();
+    checker.violations
+}
+
+/// What is known so far.
+struct Checker<'a> {
+    history: &'a History,
+    watches_store: bool,
+    index: usize,
+    now: u64,
+    healed_at: Option<u64>,
+    /// Every use of the key; the last one is the present.
+    uses: Vec<Use>,
+    attempts: BTreeMap<u32, Attempt>,
+    requests: BTreeMap<u32, Request>,
+    /// When the effect took place, in any use.
+    executed_at: Vec<u64>,
+    violations: Vec<Violation>,
+}
+
+/// One use of the key.
+#[derive(Default)]
+struct Use {
+    /// The body of the request that has the key.
+    owner: Option<u32>,
+    /// Which tokens took effect.
+    executed: Vec<u32>,
+    record: Option<Written>,
+    was_running: bool,
+    was_unknown: bool,
+    completed: Option<Completed>,
+    /// Since the record last became unknown.
+    verdicts: Vec<Verdict>,
+    /// Where in the history a client was first told that the answer is stored.
+    told_at: Option<usize>,
+}
+
+#[derive(Clone)]
+struct Completed {
+    said: Option<Said>,
+    at: u64,
+    expires_at: u64,
+}
+
+struct Attempt {
+    /// Which use it belongs to.
+    use_index: usize,
+    is_reserved: bool,
+    has_began: bool,
+    is_released: bool,
+    is_ruled_out: bool,
+    ended: Vec<(Meaning, Option<Said>)>,
+    executed: Vec<Said>,
+}
+
+struct Request {
+    body: u32,
+    sent_at: u64,
+    sent_index: usize,
+    use_index: usize,
+    tokens: Vec<u32>,
+    is_open: bool,
+    is_told_reused: bool,
+    /// The use it was last seen in.
+    use_last: usize,
+}
+
+impl<'a> Checker<'a> {
+    fn new(history: &'a History) -> Self {
+        let watches_store = history.events.iter().any(|event| matches!(event.what, What::Wrote(_)));
+        Self {
+            history,
+            watches_store,
+            index: 0,
+            now: 0,
+            healed_at: None,
+            uses: vec![Use::default()],
+            attempts: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            executed_at: Vec::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    fn see(&mut self, what: &What) {
+        match what {
+            What::Sent { request, body } => self.sent(*request, *body),
+            What::Answered { request, answer } => self.answered(*request, answer),
+            What::HungUp { request } => self.close(*request),
+            What::GaveUp { request } => self.broken(Broken::NeverServed, format!("request {request}")),
+            What::Began { request, token } => self.began(*request, *token),
+            What::Executed { token, said } => self.executed(*token, said),
+            What::Ended { token, meaning, said } => self.ended(*token, *meaning, said.clone()),
+            What::Ruled(verdict) => self.ruled(verdict),
+            What::Wrote(written) => self.wrote(written),
+            What::Expired => self.expired(),
+            What::Healed => self.healed_at = Some(self.now),
+        }
+    }
+
+    fn sent(&mut self, request: u32, body: u32) {
+        let sent = Request {
+            body,
+            sent_at: self.now,
+            sent_index: self.index,
+            use_index: self.uses.len() - 1,
+            tokens: Vec::new(),
+            is_open: true,
+            is_told_reused: false,
+            use_last: self.uses.len() - 1,
+        };
+        self.requests.insert(request, sent);
+    }
+
+    fn close(&mut self, request: u32) {
+        if let Some(request) = self.requests.get_mut(&request) {
+            request.is_open = false;
+        }
+    }
+
+    fn expired(&mut self) {
+        let now = self.now;
+        let may_expire = match self.present().record.as_ref().map(|record| &record.state) {
+            Some(State::Completed { expires_at, .. } | State::Retryable { expires_at }) => now >= *expires_at,
+            Some(State::Running { .. } | State::Unknown) => false,
+            None => !self.watches_store,
+        };
+        if !may_expire {
+            self.broken(Broken::DeletedAlive, format!("{:?}", self.present().record));
+        }
+        self.uses.push(Use::default());
+    }
+
+    /// What holds once nothing more happens.
+    fn end(&mut self) {
+        self.refused_as_reused();
+        if !self.history.is_over {
+            return;
+        }
+        let open: Vec<_> =
+            self.requests.iter().filter(|(_, request)| request.is_open).map(|(id, _)| *id).collect();
+        for request in open {
+            self.broken(Broken::Unanswered, format!("request {request}"));
+        }
+        self.swept_in_time();
+        if let Some(Written { state: State::Running { until }, token, .. }) = &self.present().record {
+            let says = format!("token {token} was presumed alive until {until}");
+            self.broken(Broken::NeverEnded, says);
+        }
+    }
+
+    fn present(&self) -> &Use {
+        self.uses.last().expect("there is always a present use")
+    }
+
+    fn present_mut(&mut self) -> &mut Use {
+        self.uses.last_mut().expect("there is always a present use")
+    }
+
+    /// Whether only a verdict, or the attempt itself, can release a record that is in doubt.
+    fn is_doubtful(&self) -> bool {
+        matches!(self.history.effects, Effects::Queryable | Effects::Opaque)
+    }
+
+    fn broken(&mut self, name: Broken, says: String) {
+        self.violations.push(Violation { name, at: self.now, index: self.index, says });
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>7} ms  {:?}", self.at, self.what)
+    }
+}

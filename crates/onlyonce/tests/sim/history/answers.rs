@@ -1,0 +1,168 @@
+//! Rules about what clients are told.
+
+use super::{Answer, Broken, Checker, Completed, Effects, Said, Stored, Use};
+
+impl Checker<'_> {
+    pub(super) fn answered(&mut self, request: u32, answer: &Answer) {
+        self.close(request);
+        let present = self.uses.len() - 1;
+        let Some(sent) = self.requests.get_mut(&request) else { return };
+        sent.use_last = present;
+        match &answer.code {
+            Some(code) => self.refused(request, code),
+            None if answer.is_replay => self.replayed(request, &answer.said),
+            None => self.first(request, answer),
+        }
+    }
+
+    fn refused(&mut self, request: u32, code: &str) {
+        let sent = &self.requests[&request];
+        let has_run = !sent.tokens.is_empty();
+        let ended_in_doubt = code == "upstream_outcome_unknown";
+        if has_run && !ended_in_doubt {
+            self.broken(Broken::RefusedYetRan, format!("request {request}: {code}"));
+        }
+        let overlapped = self.overlapped(request);
+        let name = match code {
+            "idempotency_key_reused" => {
+                if let Some(sent) = self.requests.get_mut(&request) {
+                    sent.is_told_reused = true;
+                }
+                return;
+            }
+            "idempotency_key_in_progress" if !overlapped.iter().any(|used| used.was_running) => {
+                self.watches_store.then_some(Broken::InProgressOfNothing)
+            }
+            "idempotency_outcome_unknown" => self.doubted(request),
+            "idempotency_response_not_stored" => {
+                let is_kept = |completed: &Completed| completed.said.is_some();
+                let is_so =
+                    overlapped.iter().any(|used| used.completed.as_ref().is_some_and(|c| !is_kept(c)));
+                (self.watches_store && !is_so).then_some(Broken::NotStoredOfNothing)
+            }
+            "upstream_outcome_unknown" if !has_run => Some(Broken::NotItsOwn),
+            _ => None,
+        };
+        if let Some(name) = name {
+            self.broken(name, format!("request {request}: {code}"));
+        }
+    }
+
+    fn doubted(&self, request: u32) -> Option<Broken> {
+        let sent_at = self.requests[&request].sent_at;
+        let overlapped = self.overlapped(request);
+        let was_known = |used: &Use| {
+            used.completed.as_ref().is_some_and(|known| known.at < sent_at && self.now < known.expires_at)
+        };
+        if self.history.effects == Effects::Local {
+            Some(Broken::DoubtedLocal)
+        } else if self.watches_store && !overlapped.iter().any(|used| used.was_unknown) {
+            Some(Broken::DoubtWithoutCause)
+        } else if overlapped.iter().all(was_known) {
+            Some(Broken::WentBack)
+        } else {
+            None
+        }
+    }
+
+    /// A replay: byte for byte what is on record, to the request that has the key, while it is kept.
+    fn replayed(&mut self, request: u32, said: &Said) {
+        let sent = &self.requests[&request];
+        let (body, sent_at, first) = (sent.body, sent.sent_at, sent.use_index);
+        let found = self.overlapped(request).iter().position(|used| used.has(said));
+        let Some(found) = found else {
+            let name = self.misses(request, said);
+            return self.learn(request, said, name);
+        };
+        let used = &self.uses[first + found];
+        let expires_at = used.completed.as_ref().map_or(u64::MAX, |completed| completed.expires_at);
+        if used.owner.is_some_and(|owner| owner != body) {
+            self.broken(Broken::AnsweredOtherBody, format!("request {request}"));
+        }
+        if sent_at >= expires_at {
+            self.broken(
+                Broken::ReplayedPastExpiry,
+                format!("request {request}, sent at {sent_at}, expired at {expires_at}"),
+            );
+        }
+        self.uses[first + found].told_at.get_or_insert(self.index);
+    }
+
+    /// What is wrong with a replay that is on no record.
+    fn misses(&self, request: u32, said: &Said) -> Option<Broken> {
+        let is_known = self.attempts.values().any(|attempt| {
+            attempt.executed.contains(said) || attempt.ended.iter().any(|(_, own)| own.as_ref() == Some(said))
+        });
+        let overlapped = self.overlapped(request);
+        if !is_known {
+            return Some(Broken::ForeignAnswer);
+        }
+        if overlapped.iter().any(|used| used.completed.is_some()) {
+            return Some(Broken::ReplayDiffers);
+        }
+        self.watches_store.then_some(Broken::ReplayedNothing)
+    }
+
+    /// Where the store is not watched, the first answer that claims to be stored says what is on record.
+    fn learn(&mut self, request: u32, said: &Said, name: Option<Broken>) {
+        if let Some(name) = name {
+            return self.broken(name, format!("request {request}: {said:?}"));
+        }
+        let (now, index) = (self.now, self.index);
+        let used = self.present_mut();
+        used.completed = Some(Completed { said: Some(said.clone()), at: now, expires_at: u64::MAX });
+        used.told_at.get_or_insert(index);
+    }
+
+    /// The answer of a run, to the client that began it.
+    fn first(&mut self, request: u32, answer: &Answer) {
+        let sent = &self.requests[&request];
+        let (said, has_run) = (&answer.said, !sent.tokens.is_empty());
+        let own = sent.tokens.iter().filter_map(|token| self.attempts.get(token));
+        let is_own = own.flat_map(|attempt| &attempt.ended).any(|(_, own)| own.as_ref() == Some(said));
+        let is_on_record = self.overlapped(request).iter().any(|used| used.has(said));
+        if !has_run || !(is_own || is_on_record) {
+            self.broken(Broken::NotItsOwn, format!("request {request}: {said:?}"));
+        }
+        match answer.stored {
+            Stored::No => {}
+            Stored::Silent => self.broken(Broken::Unmarked, format!("request {request}")),
+            Stored::Yes if is_on_record => {
+                let index = self.index;
+                self.present_mut().told_at.get_or_insert(index);
+            }
+            Stored::Yes => {
+                let is_known = self.watches_store || self.present().completed.is_some();
+                self.learn(request, said, is_known.then_some(Broken::NotDurable));
+            }
+        }
+    }
+
+    /// Told that the key is another's: judged at the end, when it is known whose it was.
+    pub(super) fn refused_as_reused(&mut self) {
+        let told = self.requests.iter().filter(|(_, sent)| sent.is_told_reused);
+        let wrongly: Vec<_> = told
+            .filter(|(_, sent)| {
+                let overlapped = &self.uses[sent.use_index..=sent.use_last];
+                overlapped.iter().all(|used| used.owner == Some(sent.body))
+            })
+            .map(|(request, _)| *request)
+            .collect();
+        for request in wrongly {
+            self.broken(Broken::RefusedOwnBody, format!("request {request}"));
+        }
+    }
+
+    /// The uses of the key that a request overlapped.
+    fn overlapped(&self, request: u32) -> &[Use] {
+        let sent = &self.requests[&request];
+        &self.uses[sent.use_index..]
+    }
+}
+
+impl Use {
+    /// Whether this is the answer on record.
+    fn has(&self, said: &Said) -> bool {
+        self.completed.as_ref().is_some_and(|completed| completed.said.as_ref() == Some(said))
+    }
+}
