@@ -14,6 +14,7 @@ pub(super) struct Sample {
     pub(super) p99_ms: f64,
     /// CPU time a request.
     pub(super) cpu_us: f64,
+    pub(super) requests: f64,
 }
 
 /// Everything one run of the bench found.
@@ -88,10 +89,6 @@ impl Figures {
 
     fn row(&self, subject: &'static Subject, workload: &'static str) -> Option<Row> {
         let samples = self.of(subject.name, workload);
-        let baseline = self.of(BASELINE, workload);
-        let ratio = |of: fn(&Sample) -> f64| {
-            spread(samples.iter().zip(&baseline).map(|(own, base)| of(own) / of(base)))
-        };
         Some(Row {
             subject,
             workload,
@@ -99,8 +96,8 @@ impl Figures {
             p50_ms: spread(samples.iter().map(|sample| sample.p50_ms))?,
             p99_ms: spread(samples.iter().map(|sample| sample.p99_ms))?,
             cpu_us: spread(samples.iter().map(|sample| sample.cpu_us))?,
-            rps_ratio: ratio(|sample| sample.rps)?,
-            cpu_ratio: ratio(|sample| sample.cpu_us)?,
+            rps_ratio: self.to(BASELINE, subject.name, workload, |sample| sample.rps)?,
+            cpu_ratio: self.to(BASELINE, subject.name, workload, |sample| sample.cpu_us)?,
             target: target(subject.name, workload),
         })
     }
@@ -112,6 +109,7 @@ impl Figures {
 
     /// The storms, the waiting, and what could not be measured.
     pub(super) fn findings(&self) -> Vec<Finding> {
+        let beside = SUBJECTS.iter().flat_map(|subject| self.beside(subject));
         let storms = self.storms.iter().map(|(subject, storm)| storm_finding(subject, storm));
         let waiting = self.waiting_storms.iter().map(|(subject, storm)| waiting_finding(subject, storm));
         let crowds = self.crowds.iter().map(|(subject, crowd)| crowd_finding(subject, crowd));
@@ -119,7 +117,30 @@ impl Figures {
             text: format!("{}: not measured, it does not build", subject.name),
             standing: if subject.is_ours { Standing::ShortOfPromise } else { Standing::Shown },
         });
-        storms.chain(waiting).chain(crowds).chain(missing).collect()
+        beside.chain(storms).chain(waiting).chain(crowds).chain(missing).collect()
+    }
+
+    /// A subject beside another that is not the baseline.
+    fn beside(&self, subject: &'static Subject) -> Vec<Finding> {
+        let Some(other) = subject.beside else { return Vec::new() };
+        let finding = |workload| {
+            let rps = self.to(other, subject.name, workload, |sample| sample.rps)?;
+            let cpu = self.to(other, subject.name, workload, |sample| sample.cpu_us)?;
+            Some(Finding {
+                text: format!(
+                    "{}: {workload}: {:.2} ({:.2}–{:.2}) times the RPS of {other}, {:.2} ({:.2}–{:.2}) of its CPU a request",
+                    subject.name, rps.median, rps.low, rps.high, cpu.median, cpu.low, cpu.high
+                ),
+                standing: Standing::Shown,
+            })
+        };
+        WORKLOADS.into_iter().filter_map(finding).collect()
+    }
+
+    /// Ratios of the same rounds.
+    fn to(&self, base: &str, subject: &str, workload: &str, of: fn(&Sample) -> f64) -> Option<Spread> {
+        let (base, own) = (self.of(base, workload), self.of(subject, workload));
+        spread(own.iter().zip(&base).map(|(own, base)| of(own) / of(base)))
     }
 
     pub(super) fn keeps_its_promises(&self) -> bool {
@@ -257,7 +278,7 @@ impl Standing {
     }
 }
 
-fn spread(values: impl Iterator<Item = f64>) -> Option<Spread> {
+pub(super) fn spread(values: impl Iterator<Item = f64>) -> Option<Spread> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     Some(Spread { median: *values.get(values.len() / 2)?, low: *values.first()?, high: *values.last()? })
@@ -265,13 +286,14 @@ fn spread(values: impl Iterator<Item = f64>) -> Option<Spread> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::subjects::{HAND_SQLITE, LAYER_SQLITE, named};
     use super::*;
 
     /// Three rounds in which the baseline gives 100 requests a second and our layer `rps`, at `cpu_us` to 10.
     pub(in crate::bench) fn figures(rps: [f64; 3], cpu_us: f64) -> Figures {
         let mut figures = Figures::new(3, 1, Vec::new());
         for rps in rps {
-            let sample = |rps, cpu_us| Sample { rps, p50_ms: 1.0, p99_ms: 2.0, cpu_us };
+            let sample = |rps, cpu_us| Sample { rps, p50_ms: 1.0, p99_ms: 2.0, cpu_us, requests: rps };
             figures.add(&SUBJECTS[0], "unique", sample(100.0, 10.0));
             figures.add(&SUBJECTS[1], "unique", sample(rps, cpu_us));
         }
@@ -302,6 +324,22 @@ pub(super) mod tests {
         assert!(figures.keeps_its_promises());
         figures.missing = vec![&SUBJECTS[1]];
         assert!(!figures.keeps_its_promises());
+    }
+
+    #[test]
+    fn a_subject_is_told_beside_another_by_the_rounds_they_share() {
+        let mut figures = Figures::new(3, 1, Vec::new());
+        for rps in [10.0, 20.0, 30.0] {
+            let sample = |rps| Sample { rps, p50_ms: 1.0, p99_ms: 2.0, cpu_us: 1.0, requests: rps };
+            figures.add(named(LAYER_SQLITE), "unique", sample(rps * 4.0));
+            figures.add(named(HAND_SQLITE), "unique", sample(rps));
+        }
+        let findings = figures.findings();
+        assert!(
+            findings[0].text.contains("4.00 (4.00–4.00) times the RPS of hand-written"),
+            "{}",
+            findings[0].text
+        );
     }
 
     #[test]

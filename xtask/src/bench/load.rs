@@ -12,12 +12,37 @@ use super::subjects::Subject;
 use super::tools::{Tools, output_within};
 use crate::repository;
 
-const CONNECTIONS: &str = "-c64";
 const WARM_UP: Duration = Duration::from_secs(1);
 /// How long past its own time a load may take to end.
 const GRACE: Duration = Duration::from_secs(60);
 /// Everything of a storm comes from one caller.
 const SESSION: &str = "00000000000000000000AA";
+
+/// How many send at once.
+#[derive(Clone, Copy)]
+pub(super) enum Callers {
+    One,
+    Many,
+}
+
+impl Callers {
+    fn options(self) -> [&'static str; 2] {
+        match self {
+            Self::One => ["-t1", "-c1"],
+            Self::Many => ["-t2", "-c64"],
+        }
+    }
+}
+
+/// What wrk sends, and for how long.
+#[derive(Clone, Copy)]
+pub(super) struct Work<'a> {
+    pub(super) workload: &'a str,
+    /// Text that no other run on this store has used.
+    pub(super) run: &'a str,
+    pub(super) callers: Callers,
+    pub(super) time: Duration,
+}
 
 #[derive(Clone, Copy)]
 pub(super) struct Storm {
@@ -27,25 +52,22 @@ pub(super) struct Storm {
 }
 
 /// One workload on one server: warmed up, then measured.
-pub(super) fn wrk(server: &Server, subject: &Subject, workload: &str, time: Duration) -> Result<Sample> {
-    // The warm-up of a replay is also what stores the answers.
-    let warm_up = if workload == "unique" { "unique" } else { "replay" };
-    wrk_once(server, subject, [warm_up, "warm"], WARM_UP)?;
-    wrk_once(server, subject, [workload, "run"], time)
+pub(super) fn wrk(server: &Server, subject: &Subject, work: Work<'_>) -> Result<Sample> {
+    warm_up(server, subject, work)?;
+    wrk_once(server, subject, work)
 }
 
-fn wrk_once(
-    server: &Server,
-    subject: &Subject,
-    [workload, run]: [&str; 2],
-    time: Duration,
-) -> Result<Sample> {
-    let folder = repository::root().join("bench/workload");
-    let mut command = Command::new("wrk");
-    command.args(["-t2", CONNECTIONS, "--timeout", "10s", &format!("-d{}s", time.as_secs()), "-s"]);
-    command.arg(folder.join("keys.lua")).arg(format!("http://{}/payments", server.address));
-    command.args(["--", workload, run]).arg(folder.join("body.json")).args(subject.headers);
+/// The warm-up of a replay is also what stores the answers.
+pub(super) fn warm_up(server: &Server, subject: &Subject, work: Work<'_>) -> Result<()> {
+    let workload = if work.workload == "unique" { "unique" } else { "replay" };
+    let run = format!("{}-warm", work.run);
+    wrk_once(server, subject, Work { workload, run: &run, time: WARM_UP, ..work }).map(drop)
+}
 
+/// Without a warm-up.
+pub(super) fn wrk_once(server: &Server, subject: &Subject, work: Work<'_>) -> Result<Sample> {
+    let mut command = wrk_command(server, subject, work);
+    let time = work.time;
     let cpu_before = server.cpu_seconds()?;
     let output = output_within(&mut command, time + GRACE)?;
     let cpu_seconds = server.cpu_seconds()? - cpu_before;
@@ -60,7 +82,34 @@ fn wrk_once(
         p50_ms: number("p50_ms")?,
         p99_ms: number("p99_ms")?,
         cpu_us: cpu_seconds * 1e6 / number("requests")?,
+        requests: number("requests")?,
     })
+}
+
+/// Kills the server after half of the time, under load, and gives back once the load has ended too.
+pub(super) fn kill_under_load(server: Server, subject: &Subject, work: Work<'_>) {
+    let mut command = wrk_command(&server, subject, work);
+    std::thread::scope(|scope| {
+        // What it reports is void: its server dies.
+        let load = scope.spawn(move || drop(output_within(&mut command, work.time + GRACE)));
+        std::thread::sleep(work.time / 2);
+        drop(server);
+        load.join().expect("a load does not panic");
+    });
+}
+
+fn wrk_command(server: &Server, subject: &Subject, work: Work<'_>) -> Command {
+    let folder = repository::root().join("bench/workload");
+    let mut command = Command::new("wrk");
+    command.args(work.callers.options()).args([
+        "--timeout",
+        "10s",
+        &format!("-d{}s", work.time.as_secs()),
+        "-s",
+    ]);
+    command.arg(folder.join("keys.lua")).arg(format!("http://{}/payments", server.address));
+    command.args(["--", work.workload, work.run]).arg(folder.join("body.json")).args(subject.headers);
+    command
 }
 
 /// All connections at once on one key; with `headers` on top of the subject's own.
@@ -100,7 +149,8 @@ fn own_headers(subject: &Subject) -> impl Iterator<Item = String> {
     subject.headers.iter().map(|header| header.replace("%s", SESSION))
 }
 
-fn last_line(output: &str) -> Result<Value> {
+/// The report that a load ends with.
+pub(super) fn last_line(output: &str) -> Result<Value> {
     let line = output.trim_end().lines().next_back().unwrap_or_default();
     serde_json::from_str(line)
         .with_context(|| format!("the load did not end with its report but with {line:?}"))

@@ -1,6 +1,9 @@
 //! `cargo xtask bench`: what the layer costs, measured beside its baseline in one run. See bench/README.md.
 
 mod figures;
+mod folder;
+mod grown;
+mod growth;
 mod load;
 mod page;
 mod picture;
@@ -11,8 +14,12 @@ mod tools;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use self::figures::Figures;
+use self::growth::Extent;
+use self::load::{Callers, Work};
+use self::page::Part;
 use self::server::Server;
 use self::subjects::{BASELINE, SUBJECTS, Subject, WORKLOADS};
 use self::tools::Tools;
@@ -30,15 +37,27 @@ const WAITERS_DELAY_MS: u64 = 6_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// A first look: two seconds a measurement
-    #[arg(long)]
+    #[arg(long, global = true)]
     quick: bool,
     /// How often everything is measured, in turns
-    #[arg(long, default_value_t = ROUNDS_MIN)]
+    #[arg(long, global = true, default_value_t = ROUNDS_MIN)]
     rounds: u32,
     /// How long each measurement takes
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, global = true, default_value_t = 8)]
     seconds: u64,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// The durable store as it grows: many records, reaping, the start after a kill, and what one request costs
+    Growth {
+        /// How many records the large store has; the promise is about 10000000, which takes a while to fill
+        #[arg(long, default_value_t = 1_000_000)]
+        records: u64,
+    },
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
@@ -46,19 +65,40 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         bail!("{} rounds have no median; use --rounds {ROUNDS_MIN} or more", arguments.rounds);
     }
     let seconds = if arguments.quick { 2 } else { arguments.seconds };
+    if seconds == 0 {
+        bail!("nothing is measured in 0 seconds; use --seconds 1 or more");
+    }
     let tools = Tools::prepare()?;
-    let (subjects, missing) = build(&tools)?;
-    let mut figures = Figures::new(arguments.rounds, seconds, missing);
-    for round in 0..arguments.rounds {
-        measure_round(&tools, &subjects, round, Duration::from_secs(seconds), &mut figures)
+    match arguments.command {
+        None => run_rows(&tools, arguments.rounds, seconds),
+        Some(Command::Growth { records }) => {
+            run_growth(&tools, Extent { records, rounds: arguments.rounds, seconds })
+        }
+    }
+}
+
+fn run_rows(tools: &Tools, rounds: u32, seconds: u64) -> Result<Verdict> {
+    let (subjects, missing) = build(tools)?;
+    let mut figures = Figures::new(rounds, seconds, missing);
+    for round in 0..rounds {
+        measure_round(tools, &subjects, round, Duration::from_secs(seconds), &mut figures)
             .with_context(|| format!("round {}", round + 1))?;
     }
     for subject in subjects {
-        storm(&tools, subject, &mut figures).with_context(|| format!("storm on {}", subject.name))?;
+        storm(tools, subject, &mut figures).with_context(|| format!("storm on {}", subject.name))?;
     }
     write(&figures)?;
     print!("\n{}", page::table(&figures));
     Ok(if figures.keeps_its_promises() { Verdict::Yes } else { Verdict::No })
+}
+
+fn run_growth(tools: &Tools, extent: Extent) -> Result<Verdict> {
+    let grown = growth::measure(tools, extent)?;
+    write_json("growth.json", &grown.json())?;
+    write_page(Part::Growth, &grown.section())?;
+    eprintln!("\nwritten: bench/results/growth.json, docs/performance.md");
+    print!("\n{}", grown.table());
+    Ok(if grown.keeps_its_promises() { Verdict::Yes } else { Verdict::No })
 }
 
 /// Builds every server. One that does not build is reported and left out, except the baseline.
@@ -91,10 +131,11 @@ fn measure_round(
         let first = round as usize % subjects.len();
         for subject in subjects[first..].iter().chain(&subjects[..first]) {
             let server = Server::start(tools, subject)?;
-            let sample = load::wrk(&server, subject, workload, time)
-                .with_context(|| format!("{workload} on {}", subject.name))?;
+            let sample =
+                load::wrk(&server, subject, Work { workload, run: "run", callers: Callers::Many, time })
+                    .with_context(|| format!("{workload} on {}", subject.name))?;
             eprintln!(
-                "round {} {workload:<6} {:<16} {:>7.0} RPS  p99 {:>6.2} ms  {:>5.1} µs CPU",
+                "round {} {workload:<6} {:<20} {:>7.0} RPS  p99 {:>6.2} ms  {:>5.1} µs CPU",
                 round + 1,
                 subject.name,
                 sample.rps,
@@ -131,14 +172,21 @@ fn storm(tools: &Tools, subject: &'static Subject, figures: &mut Figures) -> Res
 }
 
 fn write(figures: &Figures) -> Result<()> {
-    let root = repository::root();
-    std::fs::create_dir_all(root.join("bench/results"))?;
-    let json = serde_json::to_string_pretty(&figures.json())?;
-    std::fs::write(root.join("bench/results/latest.json"), json + "\n")?;
-    std::fs::write(root.join("docs/performance.svg"), picture::draw(figures))?;
-    let path = root.join("docs/performance.md");
-    let old = std::fs::read_to_string(&path).context("cannot read docs/performance.md")?;
-    std::fs::write(&path, page::replace(&old, &page::section(figures))?)?;
+    write_json("latest.json", &figures.json())?;
+    std::fs::write(repository::root().join("docs/performance.svg"), picture::draw(figures))?;
+    write_page(Part::Measured, &page::section(figures))?;
     eprintln!("\nwritten: bench/results/latest.json, docs/performance.md, docs/performance.svg");
     Ok(())
+}
+
+fn write_json(name: &str, json: &Value) -> Result<()> {
+    let folder = repository::root().join("bench/results");
+    std::fs::create_dir_all(&folder)?;
+    Ok(std::fs::write(folder.join(name), serde_json::to_string_pretty(json)? + "\n")?)
+}
+
+fn write_page(part: Part, section: &str) -> Result<()> {
+    let path = repository::root().join("docs/performance.md");
+    let old = std::fs::read_to_string(&path).context("cannot read docs/performance.md")?;
+    Ok(std::fs::write(&path, page::replace(&old, part, section)?)?)
 }

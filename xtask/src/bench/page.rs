@@ -6,13 +6,17 @@ use anyhow::{Result, bail};
 
 use super::figures::{Figures, Row, Spread, Standing, cores};
 
-const BEGIN: &str = "<!-- measured: begin -->";
-const END: &str = "<!-- measured: end -->";
+/// The parts of the page that are measured, each by a run of its own.
+#[derive(Clone, Copy)]
+pub(super) enum Part {
+    Measured,
+    Growth,
+}
 
 /// For the terminal.
 pub(super) fn table(figures: &Figures) -> String {
     let mut text = format!(
-        "{:<8} {:<16} {:>7} {:>7} {:>7} {:>7}  {:<18} {:<13} {:<18} {:<6}\n",
+        "{:<8} {:<20} {:>7} {:>7} {:>7} {:>7}  {:<18} {:<13} {:<18} {:<6}\n",
         "workload",
         "subject",
         "RPS",
@@ -27,7 +31,7 @@ pub(super) fn table(figures: &Figures) -> String {
     for row in figures.rows() {
         let _ = writeln!(
             text,
-            "{:<8} {:<16} {:>7.0} {:>7.2} {:>7.2} {:>7.1}  {:<18} {:<13} {:<18} {:<6} {}",
+            "{:<8} {:<20} {:>7.0} {:>7.2} {:>7.2} {:>7.1}  {:<18} {:<13} {:<18} {:<6} {}",
             row.workload,
             row.subject.name,
             row.rps.median,
@@ -83,13 +87,24 @@ pub(super) fn section(figures: &Figures) -> String {
     text
 }
 
-/// The page with its measured part replaced.
-pub(super) fn replace(page: &str, section: &str) -> Result<String> {
-    let parts = page.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+/// The page with one measured part replaced.
+pub(super) fn replace(page: &str, part: Part, section: &str) -> Result<String> {
+    let [begin, end] = part.marks();
+    let parts = page.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
     let Some((before, after)) = parts else {
-        bail!("docs/performance.md has lost its marks; it needs a line \"{BEGIN}\" and a line \"{END}\"");
+        bail!("docs/performance.md has lost its marks; it needs a line \"{begin}\" and a line \"{end}\"");
     };
-    Ok(format!("{before}{BEGIN}\n{section}{END}{after}"))
+    Ok(format!("{before}{begin}\n{section}{end}{after}"))
+}
+
+impl Part {
+    fn marks(self) -> [String; 2] {
+        let name = match self {
+            Self::Measured => "measured",
+            Self::Growth => "growth",
+        };
+        ["begin", "end"].map(|edge| format!("<!-- {name}: {edge} -->"))
+    }
 }
 
 fn ratio(spread: Spread) -> String {
@@ -128,8 +143,9 @@ mod tests {
 
     #[test]
     fn only_the_measured_part_is_replaced() {
-        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        assert_eq!(replace(&page, "new\n").unwrap(), format!("before\n{BEGIN}\nnew\n{END}\nafter\n"));
-        assert!(replace("no marks", "new").is_err());
+        let [begin, end] = Part::Measured.marks();
+        let page = |text| format!("before\n{begin}\n{text}\n{end}\nafter\n");
+        assert_eq!(replace(&page("old"), Part::Measured, "new\n").unwrap(), page("new"));
+        assert!(replace(&page("old"), Part::Growth, "new").is_err());
     }
 }

@@ -7,7 +7,7 @@ use super::figures::{Figures, Row};
 use super::subjects::BASELINE;
 
 const WIDTH: f64 = 760.0;
-const LEFT: f64 = 190.0;
+const LEFT: f64 = 215.0;
 const RIGHT: f64 = 90.0;
 const TOP: f64 = 56.0;
 const BAR: f64 = 20.0;
@@ -73,7 +73,7 @@ fn bar(row: &Row, y: f64, scale: &Scale) -> String {
         "<text class=\"end\" x=\"{:.0}\" y=\"{middle:.1}\">{}, {}</text>\n\
          <rect class=\"{class}\" x=\"{LEFT}\" y=\"{y}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"2\"/>\n",
         LEFT - 10.0,
-        row.subject.name.split(',').next().unwrap_or_default(),
+        row.subject.name,
         row.workload,
         end - LEFT,
     );

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::folder;
 use crate::repository;
 
 /// Open files we ask for where nothing limits them.
@@ -28,9 +29,11 @@ impl Tools {
             metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
         let hard_limit = said(Command::new("sh").args(["-c", "ulimit -Hn"]))?;
         let ticks = said(Command::new("getconf").arg("CLK_TCK"))?;
+        // Beside the product's own build, whose profiles and features differ.
+        let target = PathBuf::from(target).join("bench");
+        folder::remove_stale(&target.join("stores"))?;
         Ok(Self {
-            // Beside the product's own build, whose profiles and features differ.
-            target: PathBuf::from(target).join("bench"),
+            target,
             files_max: hard_limit.parse().unwrap_or(FILES_ENOUGH).min(FILES_ENOUGH),
             ticks_per_second: ticks.parse().context("getconf CLK_TCK gave no number")?,
         })
@@ -48,6 +51,11 @@ impl Tools {
             bail!("{package} does not build; see above");
         }
         Ok(())
+    }
+
+    /// Where servers may keep files: on the disk that the project is built on, which a temporary folder may not be.
+    pub(super) fn stores(&self) -> PathBuf {
+        self.target.join("stores")
     }
 
     /// A command for a binary of the bench that may open as many files as the machine lets it.

@@ -1,0 +1,465 @@
+//! What was found as the work grows, beside what was promised.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::figures::{Sample, Spread, Standing, cores, spread};
+use super::growth::{Extent, RECORDS_FEW};
+
+/// What the promises are about; on less they cannot be shown to be kept, only to be broken.
+const RECORDS_PROMISED: u64 = 10_000_000;
+const READY_RECORDS_PROMISED: u64 = 1_000_000;
+const EXPIRED_PROMISED: u64 = 1_000_000;
+
+const RPS_TO_FEW: Bound = Bound::AtLeast { floor: 0.5, goal: 0.9 };
+const P99_TO_FEW: Bound = Bound::AtMost { floor: 1.5, goal: 1.5 };
+const P99_REAPING: Bound = Bound::AtMost { floor: 2.0, goal: 1.5 };
+const READY_MS: Bound = Bound::AtMost { floor: 100.0, goal: 100.0 };
+/// Over the bare handler and two bare durable writes.
+const REST_MS: Bound = Bound::AtMost { floor: 0.1, goal: 0.1 };
+/// A fresh request has two commits. Whatever else commits while it is counted is no request's.
+const COMMITS_ONE: Bound = Bound::AtMost { floor: 2.01, goal: 2.01 };
+const COMMITS_REPLAY: Bound = Bound::AtMost { floor: 0.001, goal: 0.001 };
+
+/// Everything one run found.
+pub(super) struct Grown {
+    pub(super) extent: Extent,
+    pub(super) cost: Cost,
+    pub(super) one_caller: Vec<OneCaller>,
+    /// On few records, and on many.
+    pub(super) sizes: Vec<Pair>,
+    pub(super) kills: Vec<Kill>,
+    pub(super) expired: u64,
+    /// Without the reaper, and with it.
+    pub(super) reaping: Vec<Pair>,
+    pub(super) reaped: u64,
+}
+
+/// The same load twice, in one round.
+#[derive(Clone, Copy)]
+pub(super) struct Pair {
+    pub(super) without: Sample,
+    pub(super) with: Sample,
+}
+
+/// What requests leave on the disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    pub(super) many: Written,
+    pub(super) one: Written,
+    pub(super) replay: Written,
+    /// The file at rest.
+    pub(super) file_bytes: u64,
+    pub(super) records: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    pub(super) requests: f64,
+    /// Each is one fsync of the WAL.
+    pub(super) commits: u64,
+    pub(super) checkpoints: u64,
+    /// To the WAL and the file, by the kernel's count.
+    pub(super) bytes: u64,
+}
+
+/// Medians of one round, one request at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OneCaller {
+    /// A page appended and synced, without any database.
+    pub(super) bare_write_ms: f64,
+    pub(super) plain_ms: f64,
+    pub(super) layer_ms: f64,
+    pub(super) hand_ms: f64,
+}
+
+impl OneCaller {
+    fn added_ms(&self) -> f64 {
+        self.layer_ms - self.plain_ms
+    }
+
+    fn rest_ms(&self) -> f64 {
+        self.added_ms() - 2.0 * self.bare_write_ms
+    }
+}
+
+/// A server killed under load and started again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kill {
+    pub(super) ready_ms: f64,
+    /// The plain handler's: what a process takes anyway.
+    pub(super) plain_ready_ms: f64,
+    pub(super) wal_bytes: u64,
+    pub(super) lapsed: u64,
+}
+
+/// What a figure must be.
+#[derive(Clone, Copy)]
+enum Bound {
+    AtLeast { floor: f64, goal: f64 },
+    AtMost { floor: f64, goal: f64 },
+}
+
+impl Bound {
+    fn standing(self, figure: f64) -> Standing {
+        let (keeps_floor, reaches_goal) = match self {
+            Self::AtLeast { floor, goal } => (figure >= floor, figure >= goal),
+            Self::AtMost { floor, goal } => (figure <= floor, figure <= goal),
+        };
+        match (keeps_floor, reaches_goal) {
+            (_, true) => Standing::Reached,
+            (true, false) => Standing::ShortOfGoal,
+            (false, false) => Standing::ShortOfPromise,
+        }
+    }
+
+    /// The same on less than what was promised: nothing is shown by having reached it.
+    fn standing_on_less(self, figure: f64) -> Standing {
+        match self.standing(figure) {
+            Standing::ShortOfPromise => Standing::ShortOfPromise,
+            Standing::Shown | Standing::Reached | Standing::ShortOfGoal => Standing::Shown,
+        }
+    }
+}
+
+/// One figure, in words.
+struct Line {
+    what: String,
+    measured: String,
+    target: String,
+    standing: Standing,
+}
+
+impl Grown {
+    pub(super) fn keeps_its_promises(&self) -> bool {
+        !self.lines().iter().any(|line| line.standing == Standing::ShortOfPromise)
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let by_size = self.size_lines().into_iter().chain(self.reaping_lines()).chain(self.ready_lines());
+        by_size.chain(self.one_caller_lines()).chain(self.cost_lines()).collect()
+    }
+
+    fn size_lines(&self) -> Vec<Line> {
+        let records = grouped(self.extent.records);
+        let promised = self.extent.records >= RECORDS_PROMISED;
+        let note = if promised { "" } else { ", promised for 10,000,000" };
+        let line = |what: &str, of: fn(&Sample) -> f64, digits, bound: Bound, target: &str| {
+            let ratio = ratios(&self.sizes, of)?;
+            let [few, many] = medians(&self.sizes, of)?.map(|figure| format!("{figure:.digits$}"));
+            Some(Line {
+                what: format!("unique, {records} records to {}: {what}", grouped(RECORDS_FEW)),
+                measured: format!("{} ({many} to {few})", spread_words(ratio, 2)),
+                target: format!("{target}{note}"),
+                standing: judge(bound, ratio.median, promised),
+            })
+        };
+        let rps = line("RPS", |sample| sample.rps, 0, RPS_TO_FEW, "0.50 → ≥ 0.90");
+        let p99 = line("p99 ms", |sample| sample.p99_ms, 2, P99_TO_FEW, "≤ 1.5");
+        rps.into_iter().chain(p99).collect()
+    }
+
+    fn reaping_lines(&self) -> Vec<Line> {
+        let what = format!("p99 ms while {} expired records are reaped, to without", grouped(self.expired));
+        let target = "2.0 → ≤ 1.5".to_owned();
+        let reaped = format!("{} reaped meanwhile", grouped(self.reaped));
+        let Some(ratio) = ratios(&self.reaping, |sample| sample.p99_ms) else {
+            let measured =
+                format!("not measured: {reaped}, too soon to see it; use more records or less time");
+            return vec![Line { what, measured, target, standing: Standing::Shown }];
+        };
+        let middle = |of| medians(&self.reaping, of).unwrap_or_default();
+        let [p99_without, p99_with] = middle(|sample| sample.p99_ms);
+        let [rps_without, rps_with] = middle(|sample| sample.rps);
+        let measured = format!(
+            "{} ({p99_with:.2} to {p99_without:.2}; {rps_with:.0} RPS to {rps_without:.0}; {reaped})",
+            spread_words(ratio, 2)
+        );
+        let standing = judge(P99_REAPING, ratio.median, self.expired >= EXPIRED_PROMISED);
+        vec![Line { what, measured, target, standing }]
+    }
+
+    fn ready_lines(&self) -> Vec<Line> {
+        let of = |of: fn(&Kill) -> f64| spread(self.kills.iter().map(of));
+        let Some((ready, plain)) = of(|kill| kill.ready_ms).zip(of(|kill| kill.plain_ready_ms)) else {
+            return Vec::new();
+        };
+        let wal_bytes = self.kills.iter().map(|kill| kill.wal_bytes).max().unwrap_or_default();
+        let lapsed = self.kills.iter().map(|kill| kill.lapsed).max().unwrap_or_default();
+        vec![Line {
+            what: format!("ready after SIGKILL under load, {} records: ms", grouped(self.extent.records)),
+            measured: format!(
+                "{} (the plain handler's process {:.1}; WAL up to {} MB, up to {lapsed} attempts lapsed)",
+                spread_words(ready, 1),
+                plain.median,
+                wal_bytes / 1_000_000
+            ),
+            target: "≤ 100, the slowest too".to_owned(),
+            standing: judge(READY_MS, ready.high, self.extent.records >= READY_RECORDS_PROMISED),
+        }]
+    }
+
+    fn one_caller_lines(&self) -> Vec<Line> {
+        let of = |of: fn(&OneCaller) -> f64| spread(self.one_caller.iter().map(of));
+        let figures = (|| {
+            Some([
+                of(OneCaller::rest_ms)?,
+                of(OneCaller::added_ms)?,
+                of(|one| one.bare_write_ms)?,
+                of(|one| one.hand_ms - one.plain_ms)?,
+            ])
+        })();
+        let Some([rest, added, bare, hand]) = figures else { return Vec::new() };
+        vec![Line {
+            what: "one caller at a time: ms added to the bare handler, beyond two bare durable writes"
+                .to_owned(),
+            measured: format!(
+                "{} (added {:.3}; a bare durable write {:.3}; hand-written adds {:.3})",
+                spread_words(rest, 3),
+                added.median,
+                bare.median,
+                hand.median
+            ),
+            target: "≤ 0.100".to_owned(),
+            standing: REST_MS.standing(rest.median),
+        }]
+    }
+
+    fn cost_lines(&self) -> Vec<Line> {
+        let line = |what: &str, written: &Written, target: &str, standing| Line {
+            what: format!("commits (fsyncs of the WAL) a request, {what}"),
+            measured: format!(
+                "{:.3} ({:.0} bytes written a request, {} checkpoints)",
+                written.commits_each(),
+                written.bytes_each(),
+                written.checkpoints
+            ),
+            target: target.to_owned(),
+            standing,
+        };
+        let Cost { many, one, replay, file_bytes, records } = &self.cost;
+        vec![
+            line("64 callers", many, "", Standing::Shown),
+            line("one caller", one, "≤ 2", COMMITS_ONE.standing(one.commits_each())),
+            line("replays", replay, "0", COMMITS_REPLAY.standing(replay.commits_each())),
+            Line {
+                what: "bytes on disk a record, the file at rest".to_owned(),
+                measured: format!("{} ({} records)", file_bytes / (*records).max(1), grouped(*records)),
+                target: String::new(),
+                standing: Standing::Shown,
+            },
+        ]
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let pair = |pair: &Pair| {
+            let sample = |sample: Sample| json!({ "rps": sample.rps, "p50_ms": sample.p50_ms, "p99_ms": sample.p99_ms, "cpu_us": sample.cpu_us });
+            json!({ "without": sample(pair.without), "with": sample(pair.with) })
+        };
+        let written = |written: Written| {
+            json!({
+                "requests": written.requests,
+                "commits": written.commits,
+                "checkpoints": written.checkpoints,
+                "bytes": written.bytes,
+            })
+        };
+        let one_caller = self.one_caller.iter().map(|one| {
+            json!({
+                "bare_write_ms": one.bare_write_ms,
+                "plain_ms": one.plain_ms,
+                "layer_ms": one.layer_ms,
+                "hand_ms": one.hand_ms,
+            })
+        });
+        let kills = self.kills.iter().map(|kill| {
+            json!({
+                "ready_ms": kill.ready_ms,
+                "plain_ready_ms": kill.plain_ready_ms,
+                "wal_bytes": kill.wal_bytes,
+                "lapsed": kill.lapsed,
+            })
+        });
+        let lines = self.lines().into_iter().map(|line| {
+            json!({
+                "what": line.what,
+                "measured": line.measured,
+                "target": line.target,
+                "standing": line.standing.words(),
+            })
+        });
+        json!({
+            "cores": cores(),
+            "records": self.extent.records,
+            "rounds": self.extent.rounds,
+            "seconds": self.extent.seconds,
+            "lines": lines.collect::<Vec<_>>(),
+            "sizes": self.sizes.iter().map(pair).collect::<Vec<_>>(),
+            "expired": self.expired,
+            "reaped": self.reaped,
+            "reaping": self.reaping.iter().map(pair).collect::<Vec<_>>(),
+            "kills": kills.collect::<Vec<_>>(),
+            "one_caller": one_caller.collect::<Vec<_>>(),
+            "cost": {
+                "many": written(self.cost.many),
+                "one": written(self.cost.one),
+                "replay": written(self.cost.replay),
+                "file_bytes": self.cost.file_bytes,
+                "records": self.cost.records,
+            },
+        })
+    }
+
+    /// For the terminal.
+    pub(super) fn table(&self) -> String {
+        self.lines().iter().fold(String::new(), |mut text, line| {
+            let target = if line.target.is_empty() { String::new() } else { format!(" [{}]", line.target) };
+            let _ = writeln!(text, "{}: {}{target} {}", line.what, line.measured, line.standing.words());
+            text
+        })
+    }
+
+    /// For the page, between its marks.
+    pub(super) fn section(&self) -> String {
+        let Extent { rounds, seconds, .. } = self.extent;
+        let mut text = format!(
+            "Measured on {} cores, which wrk shares: median of {rounds} rounds of {seconds} s each, lowest and highest in\n\
+             brackets.\n\n\
+             | layer on SQLite | measured | floor → goal | |\n|---|---|---|---|\n",
+            cores()
+        );
+        for line in self.lines() {
+            let Line { what, measured, target, standing } = &line;
+            let _ = writeln!(text, "| {what} | {measured} | {target} | {} |", standing.words());
+        }
+        text
+    }
+}
+
+impl Written {
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    fn commits_each(&self) -> f64 {
+        self.commits as f64 / self.requests
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    fn bytes_each(&self) -> f64 {
+        self.bytes as f64 / self.requests
+    }
+}
+
+fn judge(bound: Bound, figure: f64, is_as_promised: bool) -> Standing {
+    if is_as_promised { bound.standing(figure) } else { bound.standing_on_less(figure) }
+}
+
+/// Of the rounds, each by itself.
+fn ratios(pairs: &[Pair], of: fn(&Sample) -> f64) -> Option<Spread> {
+    spread(pairs.iter().map(|pair| of(&pair.with) / of(&pair.without)))
+}
+
+/// Without, and with.
+fn medians(pairs: &[Pair], of: fn(&Sample) -> f64) -> Option<[f64; 2]> {
+    let without = spread(pairs.iter().map(|pair| of(&pair.without)))?;
+    let with = spread(pairs.iter().map(|pair| of(&pair.with)))?;
+    Some([without.median, with.median])
+}
+
+fn spread_words(spread: Spread, digits: usize) -> String {
+    let Spread { median, low, high } = spread;
+    format!("{median:.digits$} ({low:.digits$}–{high:.digits$})")
+}
+
+/// 1,000,000.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(rps: f64, p99_ms: f64) -> Sample {
+        Sample { rps, p50_ms: 1.0, p99_ms, cpu_us: 1.0, requests: rps }
+    }
+
+    /// Three rounds on so many records, of which the larger store has `rps` to 100, p99 of 2 ms with the reaper to 1,
+    /// and all else is as it should be.
+    fn grown(records: u64, rps: f64) -> Grown {
+        let written = |commits| Written { requests: 100.0, commits, checkpoints: 1, bytes: 1000 };
+        let one = OneCaller { bare_write_ms: 0.1, plain_ms: 0.05, layer_ms: 0.3, hand_ms: 0.5 };
+        let kill = Kill { ready_ms: 20.0, plain_ready_ms: 5.0, wal_bytes: 4_000_000, lapsed: 64 };
+        Grown {
+            extent: Extent { records, rounds: 3, seconds: 1 },
+            cost: Cost {
+                many: written(10),
+                one: written(200),
+                replay: written(0),
+                file_bytes: 7000,
+                records: 10,
+            },
+            one_caller: vec![one; 3],
+            sizes: vec![Pair { without: sample(100.0, 1.0), with: sample(rps, 1.2) }; 3],
+            kills: vec![kill; 3],
+            expired: 1_000_000,
+            reaping: vec![Pair { without: sample(100.0, 1.0), with: sample(90.0, 1.4) }; 3],
+            reaped: 300_000,
+        }
+    }
+
+    fn standing_of(grown: &Grown, what: &str) -> Standing {
+        let line = grown.lines().into_iter().find(|line| line.what.contains(what));
+        line.unwrap().standing
+    }
+
+    #[test]
+    fn what_falls_short_says_so() {
+        let short = grown(10_000_000, 40.0);
+        assert_eq!(standing_of(&short, "RPS"), Standing::ShortOfPromise);
+        assert!(!short.keeps_its_promises());
+        assert!(short.section().contains("| 0.50 → ≥ 0.90 | FALLS SHORT"), "{}", short.section());
+        assert_eq!(standing_of(&grown(10_000_000, 60.0), "RPS"), Standing::ShortOfGoal);
+        let good = grown(10_000_000, 95.0);
+        assert!(good.keeps_its_promises());
+        for what in
+            ["RPS", "to 10,000: p99", "reaped", "SIGKILL", "one caller at a time", "one caller", "replays"]
+        {
+            assert_eq!(standing_of(&good, what), Standing::Reached, "{what}");
+        }
+    }
+
+    #[test]
+    fn fewer_records_than_promised_can_only_fall_short() {
+        assert_eq!(standing_of(&grown(1_000_000, 95.0), "RPS"), Standing::Shown);
+        assert_eq!(standing_of(&grown(1_000_000, 40.0), "RPS"), Standing::ShortOfPromise);
+        assert!(grown(1_000_000, 95.0).table().contains("promised for 10,000,000"));
+    }
+
+    #[test]
+    fn the_slowest_start_counts() {
+        let mut slow = grown(1_000_000, 95.0);
+        slow.kills[0].ready_ms = 150.0;
+        assert_eq!(standing_of(&slow, "SIGKILL"), Standing::ShortOfPromise);
+    }
+
+    #[test]
+    fn a_reaper_that_was_done_too_soon_shows_nothing() {
+        let mut soon = grown(1_000_000, 95.0);
+        soon.reaping.clear();
+        assert_eq!(standing_of(&soon, "reaped"), Standing::Shown);
+        assert!(soon.table().contains("not measured"), "{}", soon.table());
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!([0, 999, 1_000, 10_000_000].map(grouped), ["0", "999", "1,000", "10,000,000"]);
+    }
+}
