@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use onlyonce::worker::{Background, Workers};
-use onlyonce::{Effects, Engine, Onlyonce, OnlyonceService};
+use onlyonce::{Effects, Engine, Onlyonce, Service};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tower::{Layer, ServiceExt};
@@ -33,7 +33,7 @@ const BACKGROUND: Background = Background {
 pub(crate) struct Node {
     pub(crate) engine: Arc<Engine>,
     pub(crate) life: Arc<Life>,
-    services: Vec<(Effects, OnlyonceService<Handler>)>,
+    services: Vec<(Effects, Service<Handler>)>,
     workers: Mutex<Option<Workers>>,
 }
 
