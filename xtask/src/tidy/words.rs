@@ -54,7 +54,7 @@ const RIVALS: [Rival; 18] = [
     rival(&["cache", "hit"], "replay", &[]),
     rival(&["stale", "write"], "superseded", &[]),
     rival(&["lock", "id"], "token", &[]),
-    rival(&["checkpoint"], "recovery point", &["wal", "WAL", "sqlite", "SQLite"]),
+    rival(&["checkpoint"], "recovery point", &["wal", "WAL", "sqlite", "SQLite", "bench/"]),
     rival(&["rejection"], "refusal", &["Rejection"]),
     rival(&["redelivery", "token"], "token", &[]),
     rival(&["ack"], "settle", &["TCP", "tcp"]),

@@ -74,7 +74,7 @@ impl Guest {
         self.blocking(move |path| {
             let connection = connect(path)?;
             let copied = backup::backup(path, &to, progress);
-            leave(connection, path);
+            leave(&connection, path);
             copied
         })
         .await
@@ -121,13 +121,13 @@ fn health(path: &Path, connection: Connection) -> Result<Health, Failure> {
         Refused::Sqlite(error) => Failure::of(path, &error),
         Refused::Stored(error) => Failure::new(error.kind(), error.to_string()),
     });
-    leave(connection, path);
+    leave(&connection, path);
     found
 }
 
 /// Where nobody else has the file and its WAL is empty, SQLite may take its own files away again. A WAL with something
 /// in it is left for the next owner.
-fn leave(connection: Connection, path: &Path) {
+fn leave(connection: &Connection, path: &Path) {
     if std::fs::metadata(file::beside(path, "wal")).is_ok_and(|wal| wal.len() == 0) {
         // Failing that, two files stay that say nothing.
         let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
