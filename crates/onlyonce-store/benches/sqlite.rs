@@ -7,6 +7,8 @@
 //! cargo bench -p onlyonce-store --features sqlite --bench sqlite -- fsync [FOLDER]
 //! ```
 //!
+//! `PAGE_BYTES` sets the page size, `KEEP` keeps the file of `swaps` and `SEED` begins with such a file.
+//!
 //! A request is what a fresh key costs: a reservation, and its completion with a body of 150 bytes.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails ends")]
@@ -64,16 +66,7 @@ fn folder(rest: &[&str]) -> PathBuf {
 
 async fn swaps(callers: u64, rows: u64, seconds: u64, folder: &Path) {
     let path = folder.join("onlyonce.db");
-    // A file of so many rows that was kept from an earlier run.
-    let seed = std::env::var("SEED").ok().filter(|seed| Path::new(seed).exists());
-    if let Some(seed) = &seed {
-        fs::copy(seed, &path).unwrap();
-        fs::File::open(&path).unwrap().sync_all().unwrap();
-    }
-    let store = Arc::new(Sqlite::open(&path, options()).await.unwrap());
-    if seed.is_none() {
-        fill(&store, rows, Duration::from_secs(86_400)).await;
-    }
+    let store = filled(&path, rows).await;
     if let Ok(keep) = std::env::var("KEEP") {
         store.backup(keep, |_| {}).await.unwrap();
     }
@@ -83,6 +76,20 @@ async fn swaps(callers: u64, rows: u64, seconds: u64, folder: &Path) {
     let bytes = fs::metadata(&path).unwrap().len();
     println!("file {} MB, {} bytes a record", bytes >> 20, bytes / (rows + load.requests));
     fs::remove_dir_all(folder).unwrap();
+}
+
+/// A store of so many rows: a copy of the file `SEED`, kept by an earlier run with `KEEP`, or a new one.
+async fn filled(path: &Path, rows: u64) -> Arc<Sqlite> {
+    let seed = std::env::var("SEED").ok();
+    if let Some(seed) = &seed {
+        fs::copy(seed, path).unwrap();
+        fs::File::open(path).unwrap().sync_all().unwrap();
+    }
+    let store = Arc::new(Sqlite::open(path, options()).await.unwrap());
+    if seed.is_none() {
+        fill(&store, rows, Duration::from_secs(86_400)).await;
+    }
+    store
 }
 
 /// The same load without and with a reaper that has all `rows` to delete.
@@ -116,8 +123,7 @@ async fn reap(callers: u64, rows: u64, seconds: u64, folder: &Path) {
 /// A process that is killed with a WAL as it is under load, and the next one.
 async fn open(rows: u64, folder: &Path) {
     let path = folder.join("onlyonce.db");
-    let store = Arc::new(Sqlite::open(&path, options()).await.unwrap());
-    fill(&store, rows, Duration::from_secs(86_400)).await;
+    let store = filled(&path, rows).await;
     for number in 0..64 {
         let (id, next) = draft(rows + number, running());
         let change = Change { expected: None, revision: Revision(number), next, messages: Vec::new() };

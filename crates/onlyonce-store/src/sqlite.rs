@@ -21,7 +21,8 @@
 //!
 //! 1. **Durable means synced.** WAL with `synchronous=FULL`: every commit is flushed to the disk before anybody is
 //!    told of it, and before any reader sees it. This holds as far as the disk keeps its word about `fsync`.
-//! 2. **One thread writes** (`writer.rs`). What comes while a commit is under way goes into the next, together.
+//! 2. **One thread writes** (`writer.rs`). What comes while a commit is under way goes into the next, together
+//!    ([`crate::batch`]).
 //!    Readers do not wait for it, nor it for them (`reader.rs`). The WAL is carried over beside it (`wal.rs`).
 //! 3. **One process has the file** (`owner.rs`). A second one is told which. So whatever was running when a process
 //!    takes the file was left by a dead one, and lapses at once (`lapse.rs`): by its effects, retryable or unknown.
@@ -70,6 +71,7 @@ use self::reader::{Lists, Looks};
 use self::row::{Stored, Swap};
 use self::wal::Keeper;
 use self::writer::{Counts, Size, Statements, Writer};
+use crate::batch::Batcher;
 use crate::clock::Clock;
 use crate::outbox::{Claimed, Message, Outbox, Settled};
 use crate::{Change, Error, ErrorKind, Page, Query, Store, Swapped};
@@ -126,8 +128,9 @@ pub enum Expired {
 ///
 /// Dropping it carries out what was handed in, and gives the file free.
 pub struct Sqlite {
-    // Dropped in this order: who writes, who reads, who keeps the WAL, and the right to the file last.
-    writer: Writer,
+    swaps: Batcher<Swap, Swapped>,
+    writer: Arc<Writer>,
+    // Dropped in this order: who reads, who keeps the WAL, and the right to the file last.
     looks: Looks,
     lists: Lists,
     keeper: Keeper,
@@ -207,9 +210,7 @@ impl Store for Sqlite {
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
         let swap = Swap::of(id, change);
-        let statements = if swap.has_messages() { Statements::Many } else { Statements::One };
-        let size = Size { rows: 1, bytes: swap.bytes(), statements };
-        self.writer.submit(size, move |connection, now| swap.run(connection, now)).await
+        self.swaps.submit(id, swap.bytes(), swap).await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
@@ -255,6 +256,13 @@ impl Outbox for Sqlite {
 
     async fn dead_letters(&self, limit: usize) -> Result<Vec<(Message, Vec<Arc<str>>)>, Error> {
         self.lists.run(move |connection| Ok(letters::dead(connection, limit)?)).await
+    }
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        // Tasks of the batcher may still hold the writer: it is not enough to let go of it.
+        self.writer.close();
     }
 }
 

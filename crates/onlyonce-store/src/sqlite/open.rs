@@ -11,20 +11,24 @@ use super::failure::{Failure, quoted};
 use super::file::{self, Found};
 use super::owner::Owner;
 use super::reader::{Lists, Looks, no_thread};
+use super::row::Swap;
 use super::wal::Keeper;
 use super::writer::{self, Refused, Writer};
 use super::{Options, Sqlite, connection, lapse, migration};
+use crate::batch::{Batcher, Limits};
 use crate::clock::{Clock, SystemClock};
-use crate::{ErrorKind, failpoint};
+use crate::{ErrorKind, Swapped, failpoint};
 
 /// A file up to this size is checked whole each time it is opened: that takes no longer than a few milliseconds.
 const CHECKED_BYTES_MAX: u64 = 2 << 20;
 
 pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
     let path = file::resolve(path)?;
-    // Before the lock is taken: what is not ours gets no lock file beside it.
-    let found = file::inspect(&path)?;
+    // Before the lock is taken: what is not ours gets no lock file beside it. And after: another process may have
+    // created it in between.
+    file::inspect(&path)?;
     let owner = Owner::take(&path)?;
+    let found = file::inspect(&path)?;
     let failed = |error: rusqlite::Error| Failure::of(&path, &error);
     if found == Found::Nothing {
         file::create(&path)?;
@@ -49,9 +53,11 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
         counts: counts.clone(),
         damage: None,
     };
-    let writer = Writer::start(thread).map_err(|error| no_thread(&error))?;
+    let writer = Arc::new(Writer::start(thread).map_err(|error| no_thread(&error))?);
+    let swaps = batcher(&writer);
     let lists = Lists::new(&path);
     Ok(Sqlite {
+        swaps,
         writer,
         looks,
         lists,
@@ -62,6 +68,21 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
         expired: options.expired,
         path,
         _owner: owner,
+    })
+}
+
+/// Two batches under way: while one commits, the next is in the writer's queue, and the writer never waits for work.
+fn batcher(writer: &Arc<Writer>) -> Batcher<Swap, Swapped> {
+    let limits = Limits { rows_max: writer::ROWS_MAX, bytes_max: writer::BYTES_MAX, in_flight_max: 2 };
+    let writer = writer.clone();
+    Batcher::new(limits, move |swaps: Vec<Swap>| {
+        let writer = writer.clone();
+        async move {
+            let works = swaps
+                .into_iter()
+                .map(|swap| (swap.size(), move |connection: &Connection, now| swap.run(connection, now)));
+            writer.submit_all(works.collect()).await
+        }
     })
 }
 

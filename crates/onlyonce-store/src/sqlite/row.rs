@@ -9,7 +9,7 @@ use onlyonce_core::time::{Due, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::letters;
-use super::writer::Refused;
+use super::writer::{Refused, Size, Statements};
 use crate::{Change, Error, Swapped, codec, outbox};
 
 /// A write of a record, made ready on the caller's thread: the writer's time is everybody's.
@@ -32,15 +32,16 @@ impl Swap {
         Self { id, expected, revision, due: next.due(), record: codec::encode(&next), next, messages }
     }
 
+    pub(super) fn size(&self) -> Size {
+        // Several statements belong together where there are messages.
+        let statements = if self.messages.is_empty() { Statements::One } else { Statements::Many };
+        Size { rows: 1, bytes: self.bytes(), statements }
+    }
+
     /// About how much it writes.
     pub(super) fn bytes(&self) -> usize {
         let messages = self.messages.iter().map(|message| message.payload.len() + ROW_BYTES);
         self.record.len() + ROW_BYTES + messages.sum::<usize>()
-    }
-
-    /// Several statements belong together where there are messages.
-    pub(super) fn has_messages(&self) -> bool {
-        !self.messages.is_empty()
     }
 
     /// Carries it out in the writer's transaction.

@@ -1,13 +1,17 @@
 //! The one thread that writes.
 //!
-//! What waits while a transaction commits goes into the next one, together: the queue itself is the batch. A lone
-//! write finds the thread idle, and goes at once.
+//! What waits while a transaction commits goes into the next one, together. A lone write finds the thread idle, and
+//! goes at once.
 //!
 //! ```text
-//!   swap ─┐                      ┌─ work, work, work ─┐
-//!   swap ─┼─► queue ─► BEGIN ────┤ each its own answer ├─► COMMIT (fsync) ─► answers
-//!   reap ─┘                      └─────────────────────┘
+//!   swap ─┐
+//!   swap ─┼─► batcher ─┐                   ┌─ work, work, work ──┐
+//!   swap ─┘            ├─► queue ─► BEGIN ─┤ each its own answer ├─► COMMIT (fsync) ─► answers
+//!   reap, claim ───────┘                   └─────────────────────┘
 //! ```
+//!
+//! The queue alone would be batch enough. But then this thread, which is the one that everybody waits for, would wake
+//! each caller itself; behind the batcher it wakes one task for all, and goes on. Measured, a third more.
 //!
 //! 1. Nobody is answered before the commit is durable; also not those who lost, since they were shown what the same
 //!    transaction wrote.
@@ -20,9 +24,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use onlyonce_core::time::Timestamp;
@@ -36,8 +40,8 @@ use crate::clock::Clock;
 use crate::{Error, ErrorKind, failpoint};
 
 /// How much goes into one transaction. More than callers that wait at once in practice; a bound all the same.
-const ROWS_MAX: usize = 512;
-const BYTES_MAX: usize = 4 << 20;
+pub(super) const ROWS_MAX: usize = 512;
+pub(super) const BYTES_MAX: usize = 4 << 20;
 
 /// Why work was not done: SQLite would not, or what is stored cannot be understood.
 pub(super) enum Refused {
@@ -79,23 +83,23 @@ pub(super) struct Counts {
     pub(super) works: AtomicU64,
 }
 
-/// The way to the thread. Dropped, it waits until what was handed in is done.
+/// The way to the thread.
 pub(super) struct Writer {
-    jobs: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    orders: Sender<Order>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Job {
-    size: Size,
-    work: Box<dyn Work>,
+enum Order {
+    Do(Box<dyn Works>),
+    Stop,
 }
 
 impl Writer {
     pub(super) fn start(thread: Thread) -> std::io::Result<Self> {
-        let (jobs, queue) = mpsc::channel();
-        let thread =
-            thread::Builder::new().name("onlyonce-writer".to_owned()).spawn(move || thread.run(&queue))?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread) })
+        let (orders, queue) = mpsc::channel();
+        let named = thread::Builder::new().name("onlyonce-writer".to_owned());
+        let thread = named.spawn(move || thread.run(&queue))?;
+        Ok(Self { orders, thread: Mutex::new(Some(thread)) })
     }
 
     /// Runs `work` in a transaction, and answers once it is durable. It is carried out also where its caller goes away.
@@ -104,20 +108,30 @@ impl Writer {
         size: Size,
         work: impl FnOnce(&Connection, Timestamp) -> Result<R, Refused> + Send + 'static,
     ) -> Result<R, Error> {
-        let (caller, answer) = oneshot::channel();
-        let work = Box::new(Task { work: Some(work), done: None, caller });
-        let jobs = self.jobs.as_ref().expect("the queue is open until the writer is dropped");
-        // A thread that has died has dropped its end, and so this job: its channel closes.
-        let _ = jobs.send(Job { size, work });
-        answer.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the writer has ended")))
+        let mut answers = self.submit_all(vec![(size, work)]).await;
+        answers.pop().expect("one piece of work has one answer")
     }
-}
 
-impl Drop for Writer {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
+    /// The same for several, which share a transaction, and each of which has an answer of its own.
+    pub(super) async fn submit_all<R: Send + 'static>(
+        &self,
+        works: Vec<(Size, impl FnOnce(&Connection, Timestamp) -> Result<R, Refused> + Send + 'static)>,
+    ) -> Vec<Result<R, Error>> {
+        let count = works.len();
+        let (caller, answers) = oneshot::channel();
+        let tasks = works.into_iter().map(|(size, work)| Task { size, work: Some(work), done: None });
+        // A thread that has ended has dropped its end, and drops this: its channel closes.
+        let _ = self.orders.send(Order::Do(Box::new(Tasks { tasks: tasks.collect(), caller })));
+        let ended = || Err(Error::new(ErrorKind::Unavailable, "the store is closed"));
+        answers.await.unwrap_or_else(|_| (0..count).map(|_| ended()).collect())
+    }
+
+    /// Carries out what was handed in so far, and waits for it.
+    pub(super) fn close(&self) {
+        let _ = self.orders.send(Order::Stop);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A panic there was printed there.
-        let _ = self.thread.take().map(JoinHandle::join);
+        let _ = thread.map(JoinHandle::join);
     }
 }
 
@@ -133,18 +147,21 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    fn run(mut self, queue: &Receiver<Job>) {
-        while let Ok(first) = queue.recv() {
-            let mut works = collect(first, queue);
+    fn run(mut self, queue: &Receiver<Order>) {
+        while let Ok(Order::Do(first)) = queue.recv() {
+            let (mut works, is_last) = collect(first, queue);
             let outcome = self.transact(&mut works);
-            for job in works {
-                job.work.end(&outcome);
+            for works in works {
+                works.end(&outcome);
+            }
+            if is_last {
+                break;
             }
             self.wal.committed(&self.connection);
         }
     }
 
-    fn transact(&mut self, works: &mut [Job]) -> Result<(), Failure> {
+    fn transact(&mut self, works: &mut [Box<dyn Works>]) -> Result<(), Failure> {
         if let Some(damage) = &self.damage {
             return Err(damage.clone());
         }
@@ -157,19 +174,23 @@ impl Thread {
         outcome
     }
 
-    fn commit(&mut self, works: &mut [Job]) -> Result<(), Failure> {
+    fn commit(&mut self, works: &mut [Box<dyn Works>]) -> Result<(), Failure> {
         let failed = |error: rusqlite::Error| Failure::of(&self.path, &error);
         // The write lock first: nobody may come between what is compared and what is written.
         run(&self.connection, "BEGIN IMMEDIATE").map_err(failed)?;
         let changes = self.connection.total_changes();
         let now = self.clock.now();
-        for job in works.iter_mut() {
-            self.work(job, now)?;
+        let mut count = 0;
+        for works in works.iter_mut() {
+            for index in 0..works.count() {
+                self.work(&mut **works, index, now)?;
+            }
+            count += works.count() as u64;
         }
         if self.connection.total_changes() > changes {
             keep_time(&self.connection, now).map_err(failed)?;
             self.counts.commits.fetch_add(1, Ordering::Relaxed);
-            self.counts.works.fetch_add(works.len() as u64, Ordering::Relaxed);
+            self.counts.works.fetch_add(count, Ordering::Relaxed);
         }
         failpoint!("sqlite.commit.before");
         run(&self.connection, "COMMIT").map_err(failed)?;
@@ -178,13 +199,13 @@ impl Thread {
     }
 
     /// An error here is the whole transaction's.
-    fn work(&self, job: &mut Job, now: Timestamp) -> Result<(), Failure> {
+    fn work(&self, works: &mut dyn Works, index: usize, now: Timestamp) -> Result<(), Failure> {
         let failed = |error: rusqlite::Error| Failure::of(&self.path, &error);
-        let is_many = job.size.statements == Statements::Many;
+        let is_many = works.size(index).statements == Statements::Many;
         if is_many {
             run(&self.connection, "SAVEPOINT work").map_err(failed)?;
         }
-        let work = AssertUnwindSafe(|| job.work.run(&self.connection, now));
+        let work = AssertUnwindSafe(|| works.run(index, &self.connection, now));
         let ended = catch_unwind(work).map_err(|_| {
             Failure::new(ErrorKind::Unavailable, "a write panicked, and its transaction was undone")
         })?;
@@ -196,7 +217,7 @@ impl Thread {
                 if self.connection.is_autocommit() || is_everybodys(failure.kind) {
                     return Err(failure);
                 }
-                job.work.fail(&failure);
+                works.fail(index, &failure);
                 self.undo(is_many).map_err(failed)?;
             }
             Ended::Refused => self.undo(is_many).map_err(failed)?,
@@ -219,11 +240,13 @@ fn is_everybodys(kind: ErrorKind) -> bool {
     }
 }
 
-/// What happens in a transaction, whatever it answers.
-trait Work: Send {
-    fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended;
-    /// It failed, alone.
-    fn fail(&mut self, failure: &Failure);
+/// Pieces of work that one caller waits for, whatever they answer.
+trait Works: Send {
+    fn count(&self) -> usize;
+    fn size(&self, index: usize) -> Size;
+    fn run(&mut self, index: usize, connection: &Connection, now: Timestamp) -> Ended;
+    /// This piece failed, alone.
+    fn fail(&mut self, index: usize, failure: &Failure);
     /// The transaction has ended: the caller is told.
     fn end(self: Box<Self>, outcome: &Result<(), Failure>);
 }
@@ -235,57 +258,87 @@ enum Ended {
     Failed(rusqlite::Error),
 }
 
-struct Task<R, F> {
-    work: Option<F>,
-    done: Option<Result<R, Error>>,
-    caller: oneshot::Sender<Result<R, Error>>,
+struct Tasks<R, F> {
+    tasks: Vec<Task<R, F>>,
+    caller: oneshot::Sender<Vec<Result<R, Error>>>,
 }
 
-impl<R, F> Work for Task<R, F>
+struct Task<R, F> {
+    size: Size,
+    work: Option<F>,
+    done: Option<Result<R, Error>>,
+}
+
+impl<R, F> Works for Tasks<R, F>
 where
     R: Send,
     F: FnOnce(&Connection, Timestamp) -> Result<R, Refused> + Send,
 {
-    fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended {
-        let work = self.work.take().expect("work is run once");
-        match work(connection, now) {
-            Ok(done) => {
-                self.done = Some(Ok(done));
-                Ended::Done
-            }
-            Err(Refused::Stored(error)) => {
-                self.done = Some(Err(error));
-                Ended::Refused
-            }
-            Err(Refused::Sqlite(error)) => Ended::Failed(error),
-        }
+    fn count(&self) -> usize {
+        self.tasks.len()
     }
 
-    fn fail(&mut self, failure: &Failure) {
-        self.done = Some(Err(failure.error()));
+    fn size(&self, index: usize) -> Size {
+        self.tasks[index].size
+    }
+
+    fn run(&mut self, index: usize, connection: &Connection, now: Timestamp) -> Ended {
+        let task = &mut self.tasks[index];
+        let work = task.work.take().expect("work is run once");
+        let (done, ended) = match work(connection, now) {
+            Ok(done) => (Ok(done), Ended::Done),
+            Err(Refused::Stored(error)) => (Err(error), Ended::Refused),
+            Err(Refused::Sqlite(error)) => return Ended::Failed(error),
+        };
+        task.done = Some(done);
+        ended
+    }
+
+    fn fail(&mut self, index: usize, failure: &Failure) {
+        self.tasks[index].done = Some(Err(failure.error()));
     }
 
     fn end(self: Box<Self>, outcome: &Result<(), Failure>) {
-        let answer = match outcome {
-            Ok(()) => self.done.expect("work in a transaction that was committed has ended"),
+        let answer = |task: Task<R, F>| match outcome {
+            Ok(()) => task.done.expect("work in a transaction that was committed has ended"),
             Err(failure) => Err(failure.error()),
         };
-        // A caller that went away does not want its answer.
-        let _ = self.caller.send(answer);
+        // A caller that went away does not want its answers.
+        let _ = self.caller.send(self.tasks.into_iter().map(answer).collect());
     }
 }
 
-/// So much of what waits as goes together.
-fn collect(first: Job, queue: &Receiver<Job>) -> Vec<Job> {
-    let (mut rows, mut bytes) = (first.size.rows, first.size.bytes);
+/// So much of what waits as goes together, and whether it is the last.
+fn collect(first: Box<dyn Works>, queue: &Receiver<Order>) -> (Vec<Box<dyn Works>>, bool) {
+    let mut room = Room { rows: ROWS_MAX, bytes: BYTES_MAX };
+    room.take(&*first);
     let mut works = vec![first];
-    while rows < ROWS_MAX && bytes < BYTES_MAX {
-        let Ok(next) = queue.try_recv() else { break };
-        rows += next.size.rows;
-        bytes += next.size.bytes;
-        works.push(next);
+    while room.rows > 0 && room.bytes > 0 {
+        match queue.try_recv() {
+            Ok(Order::Do(next)) => {
+                room.take(&*next);
+                works.push(next);
+            }
+            Ok(Order::Stop) => return (works, true),
+            Err(_) => break,
+        }
     }
-    works
+    (works, false)
+}
+
+/// What still goes into a transaction.
+struct Room {
+    rows: usize,
+    bytes: usize,
+}
+
+impl Room {
+    fn take(&mut self, works: &dyn Works) {
+        for index in 0..works.count() {
+            self.rows = self.rows.saturating_sub(works.size(index).rows);
+            self.bytes = self.bytes.saturating_sub(works.size(index).bytes);
+        }
+    }
 }
 
 /// The latest stamp, in the same transaction as what it stamps.
