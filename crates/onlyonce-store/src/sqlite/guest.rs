@@ -74,7 +74,7 @@ impl Guest {
         self.blocking(move |path| {
             let connection = connect(path)?;
             let copied = backup::backup(path, &to, progress);
-            leave(connection, path);
+            leave(&connection, path);
             copied
         })
         .await
@@ -86,7 +86,7 @@ impl Guest {
     ///
     /// Where the file cannot be read at all.
     pub async fn check(&self) -> Result<Health, Error> {
-        self.blocking(|path| match connect(path).and_then(|connection| health(path, connection)) {
+        self.blocking(|path| match connect(path).and_then(|connection| health(path, &connection)) {
             Err(damaged) if damaged.kind == ErrorKind::Corrupt => {
                 Ok(Health { records: 0, faults: vec![damaged.message] })
             }
@@ -116,8 +116,8 @@ fn connect(path: &Path) -> Result<Connection, Failure> {
     Ok(connection)
 }
 
-fn health(path: &Path, connection: Connection) -> Result<Health, Failure> {
-    let found = check::health(&connection).map_err(|refused| match refused {
+fn health(path: &Path, connection: &Connection) -> Result<Health, Failure> {
+    let found = check::health(connection).map_err(|refused| match refused {
         Refused::Sqlite(error) => Failure::of(path, &error),
         Refused::Stored(error) => Failure::new(error.kind(), error.to_string()),
     });
@@ -127,7 +127,7 @@ fn health(path: &Path, connection: Connection) -> Result<Health, Failure> {
 
 /// Where nobody else has the file and its WAL is empty, SQLite may take its own files away again. A WAL with something
 /// in it is left for the next owner.
-fn leave(connection: Connection, path: &Path) {
+fn leave(connection: &Connection, path: &Path) {
     if std::fs::metadata(file::beside(path, "wal")).is_ok_and(|wal| wal.len() == 0) {
         // Failing that, two files stay that say nothing.
         let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
