@@ -86,7 +86,7 @@ impl Guest {
     ///
     /// Where the file cannot be read at all.
     pub async fn check(&self) -> Result<Health, Error> {
-        self.blocking(|path| match connect(path).and_then(|connection| health(path, connection)) {
+        self.blocking(|path| match connect(path).and_then(|connection| health(path, &connection)) {
             Err(damaged) if damaged.kind == ErrorKind::Corrupt => {
                 Ok(Health { records: 0, faults: vec![damaged.message] })
             }
@@ -116,8 +116,8 @@ fn connect(path: &Path) -> Result<Connection, Failure> {
     Ok(connection)
 }
 
-fn health(path: &Path, connection: Connection) -> Result<Health, Failure> {
-    let found = check::health(&connection).map_err(|refused| match refused {
+fn health(path: &Path, connection: &Connection) -> Result<Health, Failure> {
+    let found = check::health(connection).map_err(|refused| match refused {
         Refused::Sqlite(error) => Failure::of(path, &error),
         Refused::Stored(error) => Failure::new(error.kind(), error.to_string()),
     });
