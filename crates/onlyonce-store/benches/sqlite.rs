@@ -7,7 +7,7 @@
 //! cargo bench -p onlyonce-store --features sqlite --bench sqlite -- fsync [FOLDER]
 //! ```
 //!
-//! `PAGE_BYTES` sets the page size, `KEEP` keeps the file of `swaps` and `SEED` begins with such a file.
+//! `PAGE_BYTES` and `CACHE_BYTES` set those options, `KEEP` keeps the file of `swaps` and `SEED` begins with such a file.
 //!
 //! A request is what a fresh key costs: a reservation, and its completion with a body of 150 bytes.
 
@@ -49,8 +49,12 @@ fn main() {
 }
 
 fn options() -> Options {
-    let page_bytes = std::env::var("PAGE_BYTES").map_or(4096, |bytes| bytes.parse().unwrap());
-    Options { page_bytes, ..Options::default() }
+    let default = Options::default();
+    let variable = |name| std::env::var(name).ok().map(|text| number(&text));
+    let page_bytes = variable("PAGE_BYTES").map_or(default.page_bytes, |bytes| u32::try_from(bytes).unwrap());
+    let cache_bytes =
+        variable("CACHE_BYTES").map_or(default.cache_bytes, |bytes| usize::try_from(bytes).unwrap());
+    Options { page_bytes, cache_bytes, ..default }
 }
 
 fn number(word: &str) -> u64 {
@@ -124,8 +128,9 @@ async fn reap(callers: u64, rows: u64, seconds: u64, folder: &Path) {
 async fn open(rows: u64, folder: &Path) {
     let path = folder.join("onlyonce.db");
     let store = filled(&path, rows).await;
+    let load = Load::run(&store, 64, rows, Duration::from_secs(1)).await;
     for number in 0..64 {
-        let (id, next) = draft(rows + number, running());
+        let (id, next) = draft(rows + load.requests + number, running());
         let change = Change { expected: None, revision: Revision(number), next, messages: Vec::new() };
         store.swap(id, change).await.unwrap();
     }

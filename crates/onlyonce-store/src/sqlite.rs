@@ -103,7 +103,8 @@ pub struct Options {
     pub expired: Expired,
     /// How many threads look records up.
     pub readers: usize,
-    /// How much of the file the writer keeps in memory.
+    /// How much of the file the writer keeps in memory. More is slower: SQLite goes through all of it after commits,
+    /// and the system's page cache is as near.
     pub cache_bytes: usize,
     /// The page size of a file that is created: a power of two from 512 to 65,536. A file that exists keeps its own.
     pub page_bytes: u32,
@@ -113,7 +114,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { expired: Expired::Delete, readers: 2, cache_bytes: 64 << 20, page_bytes: 4096, clock: None }
+        Self { expired: Expired::Delete, readers: 2, cache_bytes: 8 << 20, page_bytes: 4096, clock: None }
     }
 }
 

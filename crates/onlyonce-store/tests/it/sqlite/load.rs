@@ -128,13 +128,14 @@ async fn a_backup_while_others_write_is_of_one_moment_and_can_be_opened() {
 /// M02: listings and reaping take their turns with swaps, and none of them is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wal_is_carried_over_while_others_write() {
+    const EACH: usize = 300;
     let folder = Folder::new();
     let store = Arc::new(open(folder.file()).await);
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
             let store = store.clone();
             tokio::spawn(async move {
-                for number in 0..150 {
+                for number in 0..EACH {
                     put(&store, &format!("{caller} {number}")).await;
                     if number % 50 == 0 {
                         let query =
@@ -150,5 +151,5 @@ async fn the_wal_is_carried_over_while_others_write() {
     }
     assert!(store.figures().checkpoints > 0, "{:?}", store.figures());
     let health = store.check().await.unwrap();
-    assert_eq!((health.records, health.faults), (CALLERS * 150, Vec::new()));
+    assert_eq!((health.records, health.faults), (CALLERS * EACH, Vec::new()));
 }
