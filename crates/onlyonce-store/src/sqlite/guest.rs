@@ -74,7 +74,7 @@ impl Guest {
         self.blocking(move |path| {
             let connection = connect(path)?;
             let copied = backup::backup(path, &to, progress);
-            leave(&connection, path);
+            leave(connection, path);
             copied
         })
         .await
@@ -121,7 +121,7 @@ fn health(path: &Path, connection: &Connection) -> Result<Health, Failure> {
         Refused::Sqlite(error) => Failure::of(path, &error),
         Refused::Stored(error) => Failure::new(error.kind(), error.to_string()),
     });
-    leave(&connection, path);
+    leave(connection, path);
     found
 }
 
