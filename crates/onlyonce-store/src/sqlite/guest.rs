@@ -74,7 +74,7 @@ impl Guest {
         self.blocking(move |path| {
             let connection = connect(path)?;
             let copied = backup::backup(path, &to, progress);
-            leave(connection, path);
+            leave(&connection, path);
             copied
         })
         .await

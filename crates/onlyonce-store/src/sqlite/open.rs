@@ -24,10 +24,13 @@ const CHECKED_BYTES_MAX: u64 = 2 << 20;
 
 pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
     let path = file::resolve(path)?;
-    // Before the lock is taken: what is not ours gets no lock file beside it. And after: another process may have
-    // created it in between.
-    file::inspect(&path)?;
+    // What is not ours gets no lock file beside it, so it is looked at before one is made. Where there is one already,
+    // the lock comes first: opening and closing a file that this very process has would drop SQLite's locks on it.
+    if !Owner::has_been_here(&path) {
+        file::inspect(&path)?;
+    }
     let owner = Owner::take(&path)?;
+    // Another process may have created it in between.
     let found = file::inspect(&path)?;
     let failed = |error: rusqlite::Error| Failure::of(&path, &error);
     if found == Found::Nothing {

@@ -33,6 +33,11 @@ impl Owner {
         Ok(owner)
     }
 
+    /// Whether somebody has, or had, the file at `path`.
+    pub(super) fn has_been_here(path: &Path) -> bool {
+        beside(path, "lock").exists()
+    }
+
     fn sign(&mut self) -> std::io::Result<()> {
         self.lock.set_len(0)?;
         self.lock.rewind()?;
