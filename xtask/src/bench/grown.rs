@@ -59,7 +59,8 @@ pub(super) struct Written {
     pub(super) requests: f64,
     /// Each is one fsync of the WAL.
     pub(super) commits: u64,
-    pub(super) checkpoints: u64,
+    /// How often the WAL was carried over into the file.
+    pub(super) carried_over: u64,
     /// To the WAL and the file, by the kernel's count.
     pub(super) bytes: u64,
 }
@@ -230,10 +231,10 @@ impl Grown {
         let line = |what: &str, written: &Written, target: &str, standing| Line {
             what: format!("commits (fsyncs of the WAL) a request, {what}"),
             measured: format!(
-                "{:.3} ({:.0} bytes written a request, {} checkpoints)",
+                "{:.3} ({:.0} bytes written a request, WAL carried over {} times)",
                 written.commits_each(),
                 written.bytes_each(),
-                written.checkpoints
+                written.carried_over
             ),
             target: target.to_owned(),
             standing,
@@ -261,7 +262,7 @@ impl Grown {
             json!({
                 "requests": written.requests,
                 "commits": written.commits,
-                "checkpoints": written.checkpoints,
+                "carried_over": written.carried_over,
                 "bytes": written.bytes,
             })
         };
@@ -394,7 +395,7 @@ mod tests {
     /// Three rounds on so many records, of which the larger store has `rps` to 100, p99 of 2 ms with the reaper to 1,
     /// and all else is as it should be.
     fn grown(records: u64, rps: f64) -> Grown {
-        let written = |commits| Written { requests: 100.0, commits, checkpoints: 1, bytes: 1000 };
+        let written = |commits| Written { requests: 100.0, commits, carried_over: 1, bytes: 1000 };
         let one = OneCaller { bare_write_ms: 0.1, plain_ms: 0.05, layer_ms: 0.3, hand_ms: 0.5 };
         let kill = Kill { ready_ms: 20.0, plain_ready_ms: 5.0, wal_bytes: 4_000_000, lapsed: 64 };
         Grown {

@@ -204,7 +204,7 @@ fn written(server: &Server, work: Work<'_>) -> Result<Written> {
     Ok(Written {
         requests: sample.requests,
         commits: commits(&after)? - commits(&before)?,
-        checkpoints: number(&after, "checkpoints")? - number(&before, "checkpoints")?,
+        carried_over: number(&after, "carried_over")? - number(&before, "carried_over")?,
         bytes: bytes_after - bytes_before,
     })
 }
