@@ -101,7 +101,7 @@ impl Run {
             Some(Reply::Refused) => self.did_not_run(503),
             // What downstream says of an attempt before is not this work's answer, on any attempt.
             Some(Reply::Busy) => self.did_not_run(if self.attempt.number() > 1 { 409 } else { 425 }),
-            Some(Reply::Done(said)) if stage.fault(16) => self.fail_after(said).await,
+            Some(Reply::Done(said)) if stage.fault(22) => self.fail_after(said).await,
             Some(Reply::Done(said)) => self.completed(self.told(said)),
         }
     }
@@ -155,7 +155,7 @@ impl Run {
 
     /// After the work was done.
     async fn fail_after(&self, said: Said) -> Answered {
-        match self.handler.stage.random().within(0..=7) {
+        match self.handler.stage.random().within(0..=8) {
             0 => {
                 self.count(Count::HandlerPanicked);
                 self.panic()
@@ -172,6 +172,12 @@ impl Run {
                 self.count(Count::AnswerTooLarge);
                 let padding = ".".repeat(usize::try_from(RESPONSE_BYTES_MAX).unwrap());
                 self.completed(Said { status: said.status, body: format!("{}{padding}", said.body) })
+            }
+            // The store is gone when the work is done.
+            6 => {
+                self.count(Count::Partition);
+                self.handler.life.cut_off(self.handler.stage.random().millis(6_500..=9_500));
+                self.completed(self.told(said))
             }
             _ => {
                 self.handler.stage.pass(2_500..=7_000).await;

@@ -74,7 +74,7 @@ impl Link {
             // Some past the end of a lease, when whoever sent it has stopped looking for it.
             Fate::Late => {
                 self.stage.count(Count::StoreLate);
-                self.send(operation, millis(800..=6_000), Duration::ZERO).await
+                self.send(operation, millis(800..=5_000), Duration::ZERO).await
             }
         }
     }

@@ -42,7 +42,10 @@ fn settle(bank: &Bank, subject: &Subject, seen: &Seen) {
     let is_unknown = seen.record.state.name() == StateName::Unknown;
     let found = bank.found(subject.id, seen.now.since(seen.record.created_at) + Duration::from_millis(50));
     let is_told_without_answer = bank.stage.random().percent(10);
+    // Finding out takes a person longer than it takes us to ask: meanwhile the attempt itself may come back.
+    let looks_on = bank.stage.fault(80);
     let verdict = match found {
+        Some(_) if looks_on => Verdict::StillUnknown,
         Some(_) if is_told_without_answer => Verdict::Happened(None),
         Some(said) => Verdict::Happened(Some(response(&said))),
         // Only a downstream that can be asked can swear.

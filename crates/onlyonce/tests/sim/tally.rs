@@ -55,6 +55,8 @@ pub(crate) enum Count {
     Lapsed,
     Superseded,
     LateTruth,
+    /// The completion was written only by trying on in the background.
+    WrittenLate,
     GivenBack,
     RanAgain,
     BecameUnknown,
@@ -67,7 +69,7 @@ pub(crate) enum Count {
 }
 
 /// Every kind, so that one that never fired is missed.
-const ALL: [Count; 38] = {
+const ALL: [Count; 39] = {
     use Count::*;
     [
         StoreSlow,
@@ -99,6 +101,7 @@ const ALL: [Count; 38] = {
         Lapsed,
         Superseded,
         LateTruth,
+        WrittenLate,
         GivenBack,
         RanAgain,
         BecameUnknown,
@@ -112,7 +115,10 @@ const ALL: [Count; 38] = {
 };
 
 /// Of a hundred seeds, at least so many must have met each kind, or the run is void.
-const FIRED_PER_HUNDRED_MIN: u64 = 5;
+const FIRED_PER_HUNDRED_MIN: u64 = 2;
+
+/// The longest a write is under way: what is written later was sent again.
+const LATE_MS_MAX: u64 = 5_000;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally(BTreeMap<Count, u64>);
@@ -137,16 +143,16 @@ impl Tally {
     /// Counts what the product was driven into.
     pub(crate) fn read(&mut self, history: &History) {
         let mut before: Option<&Written> = None;
-        let mut began = Vec::new();
+        let mut ended = BTreeMap::new();
         for event in &history.events {
             match &event.what {
-                What::Began { token, .. } => began.push(*token),
-                What::Wrote(written) => {
-                    self.read_write(before, written, event.at, &began);
-                    before = Some(written);
+                What::Ended { token, .. } if before.is_none_or(|now| now.token == *token) => {
+                    ended.insert(*token, event.at);
                 }
-                What::Ended { token, .. } if before.is_some_and(|now| now.token != *token) => {
-                    self.add(Count::Superseded);
+                What::Ended { .. } => self.add(Count::Superseded),
+                What::Wrote(written) => {
+                    self.read_write(before, written, event.at, &ended);
+                    before = Some(written);
                 }
                 What::Expired => {
                     self.add(Count::Expired);
@@ -162,24 +168,35 @@ impl Tally {
                 What::Sent { .. }
                 | What::HungUp { .. }
                 | What::GaveUp { .. }
+                | What::Began { .. }
                 | What::Executed { .. }
-                | What::Ended { .. }
                 | What::Ruled(_)
                 | What::Healed => {}
             }
         }
     }
 
-    fn read_write(&mut self, before: Option<&Written>, now: &Written, at: u64, began: &[u32]) {
+    fn read_write(&mut self, before: Option<&Written>, now: &Written, at: u64, ended: &BTreeMap<u32, u64>) {
         let Some(before) = before else { return };
         let is_same = before.token == now.token;
         if matches!(before.state, State::Running { until } if until <= at) {
             self.add(Count::Lapsed);
         }
+        let is_completed = matches!(now.state, State::Completed { by: By::Attempt, .. });
+        if is_completed && ended.get(&now.token).is_some_and(|ended_at| ended_at + LATE_MS_MAX < at) {
+            self.add(Count::WrittenLate);
+        }
         match (&before.state, &now.state) {
-            (State::Running { .. }, State::Running { .. }) if is_same => self.add(Count::Renewed),
+            (State::Running { until: was }, State::Running { until }) if is_same => {
+                // Evidence is written into a running record too, and renews nothing.
+                if was < until {
+                    self.add(Count::Renewed);
+                }
+            }
             (_, State::Running { .. }) => self.add(Count::RanAgain),
-            (State::Running { .. }, State::Retryable { .. }) if !began.contains(&now.token) => {
+            (State::Running { until }, State::Retryable { .. })
+                if at < *until && !ended.contains_key(&now.token) =>
+            {
                 self.add(Count::GivenBack);
             }
             (State::Running { .. }, State::Unknown) => self.add(Count::BecameUnknown),
