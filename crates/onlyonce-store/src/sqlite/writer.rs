@@ -11,7 +11,8 @@
 //! ```
 //!
 //! The queue alone would be batch enough. But then this thread, which is the one that everybody waits for, would wake
-//! each caller itself; behind the batcher it wakes one task for all, and goes on. Measured, a third more.
+//! each caller itself; behind the batcher it wakes one task for all, and goes on. Measured, about a
+//! fifth more (docs/decisions/0013-sqlite-layout.md).
 //!
 //! 1. Nobody is answered before the commit is durable; also not those who lost, since they were shown what the same
 //!    transaction wrote.
