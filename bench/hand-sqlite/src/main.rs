@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -55,7 +56,12 @@ async fn once(State(table): State<Table>, request: Request, next: Next) -> Respo
     let Ok(bytes) = to_bytes(body, BODY_BYTES_MAX).await else {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
-    let name = Name { caller, key };
+    // A task of its own: a client that hangs up must not leave its key reserved.
+    let task = tokio::spawn(keyed(table, Name { caller, key }, parts, bytes, next));
+    task.await.unwrap_or_else(|_| StatusCode::BAD_GATEWAY.into_response())
+}
+
+async fn keyed(table: Table, name: Name, parts: Parts, bytes: Bytes, next: Next) -> Response {
     let digest = Sha256::digest(&bytes).into();
     match table.reserve(name.clone(), digest).await {
         Ok(None) => run(&table, name, Request::from_parts(parts, Body::from(bytes)), next).await,
