@@ -83,6 +83,10 @@ pub(crate) enum Broken {
     NeverServed,
     /// A record that is still running when everybody has gone.
     NeverEnded,
+    /// A lease lapsed though its handler was alive and nothing failed.
+    LapsedAlive,
+    /// Work that was begun while nothing failed, and never came back: its client had hung up.
+    Abandoned,
     /// A lapsed lease that no sweeper found in time.
     Unswept,
 }
