@@ -87,6 +87,8 @@ pub(crate) enum Broken {
     LapsedAlive,
     /// Work that was begun while nothing failed, and never came back: its client had hung up.
     Abandoned,
+    /// Nothing failed, and a client was told "in progress" long after the answer was there.
+    WaitedInVain,
     /// A lapsed lease that no sweeper found in time.
     Unswept,
 }
