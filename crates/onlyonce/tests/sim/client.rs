@@ -55,7 +55,7 @@ impl Client {
         }
         stage.note(subject.number, What::Sent { request, body: self.body });
         let asked = node.ask(subject.effects, self.request(request));
-        let answer = if stage.fault(12) {
+        let answer = if stage.random().percent(12) {
             let patience = stage.random().millis(0..=1_500);
             let answered = timeout(patience, asked).await;
             if answered.is_err() {

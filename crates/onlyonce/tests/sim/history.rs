@@ -200,6 +200,8 @@ struct Attempt {
     use_index: usize,
     is_reserved: bool,
     has_began: bool,
+    /// Begun after the faults had stopped: nothing is an excuse any more.
+    is_calm: bool,
     is_released: bool,
     is_ruled_out: bool,
     ended: Vec<(Meaning, Option<Said>)>,
@@ -296,6 +298,11 @@ impl<'a> Checker<'a> {
             self.broken(Broken::Unanswered, format!("request {request}"));
         }
         self.swept_in_time();
+        let is_abandoned = |attempt: &Attempt| attempt.is_calm && attempt.ended.is_empty();
+        let abandoned = self.attempts.iter().filter(|(_, attempt)| is_abandoned(attempt));
+        for token in abandoned.map(|(token, _)| *token).collect::<Vec<_>>() {
+            self.broken(Broken::Abandoned, format!("token {token}"));
+        }
         if let Some(Written { state: State::Running { until }, token, .. }) = &self.present().record {
             let says = format!("token {token} was presumed alive until {until}");
             self.broken(Broken::NeverEnded, says);

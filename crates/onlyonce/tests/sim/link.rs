@@ -116,7 +116,12 @@ impl Link {
             // Nobody may wait any more.
             drop(answer.send(result));
         });
-        answered.await.map_err(|_| unavailable("the connection broke"))
+        let answer = answered.await.map_err(|_| unavailable("the connection broke"));
+        // The dead hear nothing.
+        if self.life.is_dead() {
+            std::future::pending::<()>().await;
+        }
+        answer
     }
 }
 

@@ -30,7 +30,7 @@ use tally::Tally;
 use world::{Report, play};
 
 /// As many as the test command has time for.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 2_500;
 /// A failing run shows so many seeds; the first is enough to work on.
 const SHOWN_MAX: usize = 5;
 

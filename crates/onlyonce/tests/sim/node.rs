@@ -124,6 +124,7 @@ impl Life {
     /// Goes on at once, and is reached again.
     pub(crate) fn heal(&self) {
         *self.cut_off_until.lock().unwrap() = None;
+        *self.paused_until.lock().unwrap() = None;
     }
 
     pub(crate) fn sweeps(&self) {

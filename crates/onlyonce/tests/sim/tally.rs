@@ -187,12 +187,11 @@ impl Tally {
             self.add(Count::WrittenLate);
         }
         match (&before.state, &now.state) {
-            (State::Running { until: was }, State::Running { until }) if is_same => {
-                // Evidence is written into a running record too, and renews nothing.
-                if was < until {
-                    self.add(Count::Renewed);
-                }
+            (State::Running { until: was }, State::Running { until }) if is_same && was < until => {
+                self.add(Count::Renewed);
             }
+            // Evidence is written into a running record too, and renews nothing.
+            (State::Running { .. }, State::Running { .. }) if is_same => {}
             (_, State::Running { .. }) => self.add(Count::RanAgain),
             (State::Running { until }, State::Retryable { .. })
                 if at < *until && !ended.contains_key(&now.token) =>

@@ -17,8 +17,9 @@ use crate::tally::{Count, Tally};
 use crate::truth::Truth;
 
 const NODES: usize = 3;
-/// Once the faults have stopped, everybody is served within this: a deadline, the horizon, and some patience.
-const SERVED_WITHIN: Duration = Duration::from_secs(120);
+/// Once the faults have stopped, everybody is served within this: latecomers, a deadline, the
+/// horizon, and some patience.
+const SERVED_WITHIN: Duration = Duration::from_secs(180);
 /// A lease, and a few rounds of the sweeper.
 const SWEPT_AFTER: Duration = Duration::from_secs(20);
 
@@ -109,14 +110,15 @@ fn clients(stage: &Arc<Stage>, nodes: &Nodes, within: Duration) -> JoinSet<()> {
 
 fn client(stage: &Arc<Stage>, nodes: &Nodes, subject: usize, last: u64) -> Client {
     let random = stage.random();
-    // Half of them meet at the beginning, where the race for the key is.
-    let starts_after = if random.percent(50) { random.millis(0..=300) } else { random.millis(0..=last) };
+    // Half of them meet at the beginning, where the race for the key is; some come when a keyed downstream has forgotten.
+    let starts_after =
+        random.weighed(&[(50, (0, 300)), (35, (0, last)), (15, (last.max(50_000), last + 60_000))]);
     Client {
         stage: stage.clone(),
         nodes: nodes.clone(),
         subject: stage.subjects[subject].clone(),
         body: if random.percent(15) { 2 } else { 1 },
-        starts_after,
+        starts_after: random.millis(starts_after.0..=starts_after.1),
         encores: random.within(0..=2),
         gives_up: random.percent(25),
     }

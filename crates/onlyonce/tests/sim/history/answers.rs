@@ -2,6 +2,9 @@
 
 use super::{Answer, Broken, Checker, Completed, Effects, Said, Stored, Use};
 
+/// How soon a duplicate that waits hears of the answer, at the latest.
+const WOKEN_WITHIN_MS: u64 = 1_000;
+
 impl Checker<'_> {
     pub(super) fn answered(&mut self, request: u32, answer: &Answer) {
         self.close(request);
@@ -33,6 +36,7 @@ impl Checker<'_> {
             "idempotency_key_in_progress" if !overlapped.iter().any(|used| used.was_running) => {
                 self.watches_store.then_some(Broken::InProgressOfNothing)
             }
+            "idempotency_key_in_progress" => self.waited_in_vain(request),
             "idempotency_outcome_unknown" => self.doubted(request),
             "idempotency_response_not_stored" => {
                 let is_kept = |completed: &Completed| completed.said.is_some();
@@ -46,6 +50,17 @@ impl Checker<'_> {
         if let Some(name) = name {
             self.broken(name, format!("request {request}: {code}"));
         }
+    }
+
+    /// A duplicate that waits is woken soon, once nothing fails any more.
+    fn waited_in_vain(&self, request: u32) -> Option<Broken> {
+        let sent_at = self.requests[&request].sent_at;
+        let is_calm = self.healed_at.is_some_and(|healed_at| healed_at <= sent_at);
+        let was_done = |used: &Use| {
+            used.completed.as_ref().is_some_and(|completed| completed.at + WOKEN_WITHIN_MS < self.now)
+        };
+        let is_in_vain = is_calm && self.overlapped(request).iter().all(was_done);
+        is_in_vain.then_some(Broken::WaitedInVain)
     }
 
     fn doubted(&self, request: u32) -> Option<Broken> {

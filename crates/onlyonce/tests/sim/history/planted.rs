@@ -119,6 +119,21 @@ const AFTER_COMPLETED: &[(Broken, Effects, &str)] = &[
     ),
     (Broken::Unanswered, Effects::Opaque, "7 sent 2 body 1"),
     (Broken::NeverServed, Effects::Opaque, "7 gave up 1"),
+    (
+        Broken::WaitedInVain,
+        Effects::Opaque,
+        "6 healed; 7 sent 2 body 1; 1006 refused 2 idempotency_key_in_progress",
+    ),
+    (
+        Broken::LapsedAlive,
+        Effects::Opaque,
+        "60000 expired; 60000 healed; 60001 sent 2 body 1; 60002 wrote t2 attempt 1 running until 64000; 60003 began 2 t2; 64001 wrote t2 attempt 1 unknown; 64002 ended t2 doubt; 64003 hung up 2",
+    ),
+    (
+        Broken::Abandoned,
+        Effects::Keyed,
+        "60000 expired; 60000 healed; 60001 sent 2 body 1; 60002 wrote t2 attempt 1 running until 64000; 60003 began 2 t2; 60004 hung up 2; 60005 wrote t2 attempt 1 retryable expires 99000",
+    ),
     (Broken::VerdictUntrue, Effects::Opaque, "60000 expired; 60001 happened"),
 ];
 

@@ -83,6 +83,12 @@ pub(crate) enum Broken {
     NeverServed,
     /// A record that is still running when everybody has gone.
     NeverEnded,
+    /// A lease lapsed though its handler was alive and nothing failed.
+    LapsedAlive,
+    /// Work that was begun while nothing failed, and never came back: its client had hung up.
+    Abandoned,
+    /// Nothing failed, and a client was told "in progress" long after the answer was there.
+    WaitedInVain,
     /// A lapsed lease that no sweeper found in time.
     Unswept,
 }

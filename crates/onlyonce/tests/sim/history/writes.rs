@@ -6,6 +6,7 @@ impl Checker<'_> {
     pub(super) fn wrote(&mut self, written: &Written) {
         self.swept_in_time();
         let before = self.present().record.clone();
+        self.lapsed_alive(before.as_ref(), written);
         let begins = before.as_ref().is_none_or(|before| before.token != written.token)
             && matches!(written.state, State::Running { .. });
         if begins {
@@ -101,6 +102,17 @@ impl Checker<'_> {
         let is_safe = !self.is_doubtful() && !matches!(was, State::Unknown);
         if !(nothing_sent || said_so || is_ruled || is_safe) {
             self.broken(Broken::ReleasedInDoubt, format!("token {token}"));
+        }
+    }
+
+    /// Nothing failed and the handler was alive: its lease was to be renewed.
+    fn lapsed_alive(&mut self, before: Option<&Written>, written: &Written) {
+        let Some(Written { token, state: State::Running { until }, .. }) = before else { return };
+        let is_renewal = *token == written.token && matches!(written.state, State::Running { .. });
+        let attempt = self.attempts.get(token);
+        let is_alive = attempt.is_some_and(|attempt| attempt.is_calm && attempt.ended.is_empty());
+        if self.now >= *until && !is_renewal && is_alive {
+            self.broken(Broken::LapsedAlive, format!("token {token} at {until}"));
         }
     }
 
