@@ -13,7 +13,7 @@ use crate::steps::{Ending, Steps, cargo, has_cargo, pass, pass_and_see};
 use crate::tidy;
 
 /// The features whose tests always run. Not `--all-features`: an engine whose SDK doubles the build has its own step.
-const FEATURES: &str = "onlyonce-store/conformance";
+const FEATURES: &str = "onlyonce-store/conformance,onlyonce-store/failpoints,onlyonce-store/sqlite";
 /// A comment with these words makes an example one that is also run. The others listen until they are stopped.
 const RUNS_TO_ITS_END: &str = "xtask: run this example";
 /// How long such an example may take.
