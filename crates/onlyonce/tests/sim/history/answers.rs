@@ -59,8 +59,16 @@ impl Checker<'_> {
         let was_done = |used: &Use| {
             used.completed.as_ref().is_some_and(|completed| completed.at + WOKEN_WITHIN_MS < self.now)
         };
-        let is_in_vain = is_calm && self.overlapped(request).iter().all(was_done);
+        let is_in_vain =
+            is_calm && self.overlapped(request).iter().all(was_done) && !self.goes_on_after_commit();
         is_in_vain.then_some(Broken::WaitedInVain)
+    }
+
+    /// A local handler that has committed its completion and not come back yet: on its own node it still runs, and a
+    /// duplicate there is told so until it ends.
+    fn goes_on_after_commit(&self) -> bool {
+        self.history.effects == Effects::Local
+            && self.attempts.values().any(|attempt| !attempt.executed.is_empty() && attempt.ended.is_empty())
     }
 
     fn doubted(&self, request: u32) -> Option<Broken> {

@@ -20,7 +20,7 @@ const COMPLETED: &str = "
 /// R01, R02, R05, P01, U03: what is no violation.
 #[test]
 fn clean_histories_pass() {
-    let clean: [(&str, Effects, &str); 9] = [
+    let clean: [(&str, Effects, &str); 10] = [
         ("run and replay", Effects::Opaque, "7 sent 2 body 1; 8 replay 2 a"),
         ("the other body is refused", Effects::Opaque, "7 sent 2 body 2; 8 refused 2 idempotency_key_reused"),
         (
@@ -34,6 +34,11 @@ fn clean_histories_pass() {
             "59999 sent 2 body 1; 60000 expired; 60001 replay 2 a",
         ),
         ("hung up", Effects::Opaque, "7 sent 2 body 1; 8 hung up 2"),
+        (
+            "a local handler that goes on after its commit",
+            Effects::Local,
+            "60000 expired; 60000 healed; 60001 sent 2 body 1; 60002 wrote t2 attempt 1 running until 64000; 60003 began 2 t2; 60004 executed t2 b; 60004 wrote t2 attempt 1 completed b expires 99000; 60005 sent 3 body 1; 61900 refused 3 idempotency_key_in_progress; 62000 ended t2 completed b; 62001 own 2 b stored",
+        ),
         (
             "the late truth",
             Effects::Opaque,
@@ -122,6 +127,11 @@ const AFTER_COMPLETED: &[(Broken, Effects, &str)] = &[
     (
         Broken::WaitedInVain,
         Effects::Opaque,
+        "6 healed; 7 sent 2 body 1; 1006 refused 2 idempotency_key_in_progress",
+    ),
+    (
+        Broken::WaitedInVain,
+        Effects::Local,
         "6 healed; 7 sent 2 body 1; 1006 refused 2 idempotency_key_in_progress",
     ),
     (
