@@ -87,7 +87,8 @@ where
         Way::Replay(record) => Ok(answer::replay(&record, keyed.policy())),
         Way::Refuse(refusal) => Ok(keyed.refuse(&refusal)),
         Way::Accepted(refusal) => Ok(keyed.accepted(&refusal).await),
-        Way::Run(lease) => keyed.run(lease, parts, body, inner).await,
+        // Boxed apart, as is the beginning: of ten thousand duplicates that wait, none holds the room for either.
+        Way::Run(lease) => Box::pin(keyed.run(lease, parts, body, inner)).await,
         Way::Unprotected => {
             // Nothing is on record, but a handler that counts on its attempt still has one downstream key to send.
             let handle = Handle { id: Id::of(&keyed.scope, &keyed.key), token: fresh_token() };
@@ -134,7 +135,7 @@ impl Keyed {
             };
             // From here on a reservation may be on its way to the store: it is not left alone there.
             self.hold.set(true);
-            let begun = self.engine.begin(id, &request).await;
+            let begun = Box::pin(self.engine.begin(id, &request)).await;
             let (refusal, refused_on) = match begun {
                 Ok(Begun::Run(lease)) => return Way::Run(lease),
                 Ok(Begun::Replay(record)) => return Way::Replay(record),
