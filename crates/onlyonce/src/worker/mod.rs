@@ -3,7 +3,7 @@
 //! Any number of nodes may run them on one store. They share the work through the store's own compare and swap: of two
 //! that find the same record, one writes and the other sees that it is done.
 //!
-//! Neither is felt by the traffic: both work in small batches, until nothing is due, and rest between two batches for
+//! Both leave room for the traffic: they work in small batches, until nothing is due, and rest between two batches for
 //! as long as the last one took, so that a slow store is asked less.
 
 mod reaper;
