@@ -134,6 +134,8 @@ pub enum Source {
     Trusted(HeaderName),
     /// `jwt:CLAIM`: a claim of a verified token.
     Jwt(Arc<str>),
+    /// `certificate`: who a verified client certificate was issued to, and by whom.
+    Certificate,
     /// `route`: the method and route, so that one key on two endpoints is two operations.
     Route,
 }
@@ -147,15 +149,23 @@ impl Source {
     /// Whether it tells callers apart; a scope of routes alone is shared by all callers.
     pub fn names_caller(&self) -> bool {
         match self {
-            Self::Header(_) | Self::Trusted(_) | Self::Jwt(_) => true,
+            Self::Header(_) | Self::Trusted(_) | Self::Jwt(_) | Self::Certificate => true,
             Self::Route => false,
+        }
+    }
+
+    /// Whether a request alone cannot prove it: somebody must have verified it first.
+    pub fn needs_verifying(&self) -> bool {
+        match self {
+            Self::Trusted(_) | Self::Jwt(_) | Self::Certificate => true,
+            Self::Header(_) | Self::Route => false,
         }
     }
 
     fn secrecy(&self) -> Secrecy {
         match self {
             Self::Header(_) => Secrecy::Secret,
-            Self::Trusted(_) | Self::Jwt(_) | Self::Route => Secrecy::Readable,
+            Self::Trusted(_) | Self::Jwt(_) | Self::Certificate | Self::Route => Secrecy::Readable,
         }
     }
 
@@ -164,6 +174,7 @@ impl Source {
             Self::Header(name) => ["header:", name.as_str()],
             Self::Trusted(name) => ["trusted:", name.as_str()],
             Self::Jwt(claim) => ["jwt:", claim],
+            Self::Certificate => ["certificate", ""],
             Self::Route => ["route", ""],
         }
     }
@@ -183,6 +194,7 @@ impl FromStr for Source {
         let header = |name: &str| name.parse().map_err(|_| malformed(Fault::HeaderName));
         match text.split_once(':') {
             None if text == "route" => Ok(Self::Route),
+            None if text == "certificate" => Ok(Self::Certificate),
             Some(("header", name)) => Ok(Self::Header(header(name)?)),
             Some(("trusted", name)) => Ok(Self::Trusted(header(name)?)),
             Some(("jwt", claim)) if is_claim(claim) => Ok(Self::Jwt(claim.into())),
@@ -214,7 +226,7 @@ enum Fault {
 impl fmt::Display for MalformedSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let remedy = match self.fault {
-            Fault::Kind => "is none we know; use header:NAME, trusted:NAME, jwt:CLAIM or route",
+            Fault::Kind => "is none we know; use header:NAME, trusted:NAME, jwt:CLAIM, certificate or route",
             Fault::HeaderName => {
                 "does not name a header; write it like header:authorization or trusted:x-tenant"
             }
@@ -322,7 +334,7 @@ mod tests {
     /// S04
     #[test]
     fn a_source_and_its_written_name_make_one_scope() {
-        for text in ["header:authorization", "trusted:x-tenant", "jwt:sub", "route"] {
+        for text in ["header:authorization", "trusted:x-tenant", "jwt:sub", "certificate", "route"] {
             let source: Source = text.parse().expect("the text is a source");
             let by_source = Scope::of("s", [source.part(b"v")]).expect("the value is not empty");
             let by_name = Scope::of("s", [Part::secret(text, b"v")]).expect("the value is not empty");

@@ -32,6 +32,11 @@ pub struct Service<S> {
     settings: Arc<Settings>,
 }
 
+/// The name of the route a request matched, where the router in front puts it into the request's extensions. It is part
+/// of the record, and of the scope where `policy.scope` names `route`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route(pub Arc<str>);
+
 /// A request that could have had a key and has none; how its route would say so.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyless(pub(crate) Arc<Settings>);
@@ -145,8 +150,11 @@ fn scope_missing(policy: &Policy) -> Refusal {
     Refusal::ScopeMissing { sources: sources.join(", ") }
 }
 
-/// Which endpoint this is: by its pattern where the router says so, else by its path.
+/// Which endpoint this is: by what the router in front says, by axum's pattern, else by its path.
 fn route(parts: &Parts) -> Arc<str> {
+    if let Some(route) = parts.extensions.get::<Route>() {
+        return route.0.clone();
+    }
     #[cfg(feature = "axum")]
     if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
         return format!("{} {}", parts.method, matched.as_str()).into();
