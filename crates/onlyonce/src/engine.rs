@@ -29,6 +29,7 @@ use crate::breaker::Breaker;
 use crate::cache::Cache;
 use crate::counts::{self, Operation, Times};
 use crate::flight::{Boarding, Flight, Flights, Leg, Pilot, carried_on};
+use crate::health::Trouble;
 use crate::lease::Lease;
 use crate::task::Tasks;
 use crate::wait::Watches;
@@ -51,6 +52,7 @@ pub struct Engine {
     pub(crate) watches: Watches,
     pub(crate) tasks: Tasks,
     pub(crate) times: Times,
+    pub(crate) trouble: Trouble,
 }
 
 /// What became of a request.
@@ -99,6 +101,7 @@ impl Engine {
             watches: Watches::default(),
             tasks: Tasks::default(),
             times: Times::default(),
+            trouble: Trouble::default(),
         })
     }
 
@@ -379,7 +382,9 @@ impl Engine {
         store_timeout: Duration,
     ) -> Result<Swapped, Error> {
         let change = Change { expected, revision: Revision(rand::random()), next, messages: Vec::new() };
-        let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(id, change)).await?;
+        let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(id, change)).await;
+        self.trouble.heard(swapped.as_ref().err());
+        let swapped = swapped?;
         if matches!(&swapped, Swapped::Applied(seen) if machine::is_unknown(&seen.record)) {
             counts::unknown_opened();
         }
