@@ -1,9 +1,12 @@
 //! The program `onlyonce`.
 
+mod caller;
 mod cli;
 mod commands;
+mod config;
 mod demo;
 mod store;
+mod tls;
 
 use std::process::ExitCode;
 
