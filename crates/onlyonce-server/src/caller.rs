@@ -16,10 +16,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::HeaderMap;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName};
 use onlyonce::Verified;
-use onlyonce::policy::{Fault, Faults};
+use onlyonce::policy::Faults;
 use onlyonce::scope::Source;
 
 pub(crate) use self::certificate::ClientCertificate;
@@ -35,18 +35,11 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Of these settings; every fault in them is reported at once.
+    /// Of these settings; every key that cannot be used is reported at once.
     pub(crate) fn new(config: &Config) -> Result<Self, Faults> {
-        let sources = Sources::of(config);
-        let mut faults = sources.faults(config);
-        let tokens = match &config.jwt {
-            Some(jwt) => Tokens::new(jwt, sources.claims).map_err(|found| faults.extend(found.0)).ok(),
-            None => None,
-        };
-        if !faults.is_empty() {
-            return Err(Faults(faults));
-        }
-        Ok(Self { proxies: Proxies::new(config.trusted_from.clone(), sources.trusted), tokens })
+        let (trusted, claims) = named(config);
+        let tokens = config.jwt.as_ref().map(|jwt| Tokens::new(jwt, claims)).transpose()?;
+        Ok(Self { proxies: Proxies::new(config.trusted_from.clone(), trusted), tokens })
     }
 
     /// What was verified for those of a route's `sources` that need it. None where there is nothing, which costs nothing
@@ -61,6 +54,11 @@ impl Callers {
         let mut sources = sources.iter().filter(|source| source.needs_verifying()).peekable();
         sources.peek()?;
         self.verified_at(unix_seconds(), &parts.headers, peer, certificate, sources)
+    }
+
+    /// Whether `peer` is one of the proxies whose word counts.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        self.proxies.trusts(peer)
     }
 
     /// Takes off the headers that only a trusted proxy may set, where the request came from elsewhere. The upstream
@@ -103,54 +101,19 @@ impl Callers {
     }
 }
 
-/// What is legal and risky about who calls, for `check` and for the log at start.
-pub(crate) fn warnings(config: &Config) -> Vec<String> {
-    config.jwt.iter().flat_map(jwt::warnings).collect()
-}
-
-/// What the scopes of all routes name.
-struct Sources {
-    trusted: Vec<http::HeaderName>,
-    claims: Vec<Arc<str>>,
-    has_certificate: bool,
-}
-
-impl Sources {
-    fn of(config: &Config) -> Self {
-        let mut sources = Self { trusted: Vec::new(), claims: Vec::new(), has_certificate: false };
-        let routes = config.routes.iter().chain([&config.default]);
-        for source in routes.flat_map(|route| &route.policy.scope) {
-            match source {
-                Source::Trusted(name) if !sources.trusted.contains(name) => sources.trusted.push(name.clone()),
-                Source::Jwt(claim) if !sources.claims.contains(claim) => sources.claims.push(claim.clone()),
-                Source::Certificate => sources.has_certificate = true,
-                Source::Trusted(_) | Source::Jwt(_) | Source::Header(_) | Source::Route => {}
+/// The trusted headers and the claims that the scopes of all routes name.
+fn named(config: &Config) -> (Vec<HeaderName>, Vec<Arc<str>>) {
+    let (mut trusted, mut claims) = (Vec::new(), Vec::new());
+    let routes = config.routes.iter().chain([&config.default]);
+    for source in routes.flat_map(|route| &route.policy.scope) {
+        match source {
+            Source::Trusted(name) if !trusted.contains(name) => trusted.push(name.clone()),
+            Source::Jwt(claim) if !claims.contains(claim) => claims.push(claim.clone()),
+            Source::Trusted(_) | Source::Jwt(_) | Source::Certificate | Source::Header(_) | Source::Route => {
             }
         }
-        sources
     }
-
-    /// A scope that nobody could ever have.
-    fn faults(&self, config: &Config) -> Vec<Fault> {
-        let fault = |value: String, remedy: &str| Fault { path: "policy.scope", value, remedy: remedy.into() };
-        let mut faults = Vec::new();
-        if let (Some(claim), None) = (self.claims.first(), &config.jwt) {
-            faults.push(fault(format!("jwt:{claim}"), "needs keys to verify tokens with; set jwt.keys and jwt.algorithms"));
-        }
-        if self.has_certificate && config.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none()) {
-            faults.push(fault(
-                "certificate".into(),
-                "needs to know who issues clients' certificates; set tls.cert, tls.key and tls.client_ca",
-            ));
-        }
-        if let (Some(name), true) = (self.trusted.first(), config.trusted_from.is_empty()) {
-            faults.push(fault(
-                format!("trusted:{name}"),
-                "is believed from nobody; set trusted_from to the addresses of your proxy",
-            ));
-        }
-        faults
-    }
+    (trusted, claims)
 }
 
 /// A clock that stands before 1970 makes every token expired, and none eternal.
@@ -158,5 +121,5 @@ fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(f64::INFINITY, |since| since.as_secs_f64())
 }
 
-
-
+#[cfg(test)]
+mod tests;

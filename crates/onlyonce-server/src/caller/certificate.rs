@@ -77,3 +77,146 @@ impl fmt::Display for Escaped<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, Issuer, KeyPair, SanType};
+
+    use super::*;
+
+    fn authority(attributes: &[(DnType, &str)]) -> Issuer<'static, KeyPair> {
+        Issuer::new(subject(attributes), KeyPair::generate().expect("a key"))
+    }
+
+    fn subject(attributes: &[(DnType, &str)]) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        attributes.iter().for_each(|(kind, value)| params.distinguished_name.push(kind.clone(), *value));
+        params
+    }
+
+    fn name(subject: &CertificateParams, issuer: &Issuer<'_, KeyPair>) -> Option<String> {
+        let key = KeyPair::generate().expect("a key");
+        let certificate = subject.signed_by(&key, issuer).expect("signed");
+        ClientCertificate::verified(certificate.der()).map(|found| found.name().to_owned())
+    }
+
+    const CA: &[(DnType, &str)] = &[(DnType::CommonName, "Shop CA")];
+
+    fn uri(text: &str) -> SanType {
+        SanType::URI(text.try_into().expect("ASCII"))
+    }
+
+    /// The text is in every scope: a change of it, also by a new release of the library, forgets every key.
+    #[test]
+    fn a_name_is_written_in_this_very_way() {
+        let mut ann = subject(&[
+            (DnType::CountryName, "NZ"),
+            (DnType::StateOrProvinceName, "Otago"),
+            (DnType::LocalityName, "Dunedin"),
+            (DnType::OrganizationName, "Shop, Ltd"),
+            (DnType::OrganizationalUnitName, "tills"),
+            (DnType::CommonName, "Zoë"),
+            (DnType::CustomDnType(vec![0, 9, 2342, 19_200_300, 100, 1, 1]), "zoe"),
+            (DnType::CustomDnType(vec![2, 5, 4, 5]), "17"),
+            (DnType::CustomDnType(vec![1, 2, 3, 4]), "own"),
+        ]);
+        ann.subject_alt_names = vec![
+            uri("spiffe://shop/till;1"),
+            SanType::DnsName("till.example".try_into().expect("ASCII")),
+            SanType::IpAddress("10.0.0.7".parse().expect("an address")),
+            SanType::Rfc822Name("zoe@shop.example".try_into().expect("ASCII")),
+            SanType::OtherName((vec![1, 2, 3], "x".into())),
+        ];
+        assert_eq!(
+            name(&ann, &authority(CA)).as_deref(),
+            Some(
+                "1.2.3.4=#0c036f776e,SERIALNUMBER=17,UID=zoe,CN=Zoë,OU=tills,O=Shop\\, Ltd,L=Dunedin,ST=Otago,C=NZ; also \
+                 der:a00906022a03a0030c0178,dns:till.example,email:zoe@shop.example,ip:10.0.0.7,uri:spiffe://shop/till\\;1; \
+                 issuer CN=Shop CA"
+            )
+        );
+    }
+
+    /// S04
+    #[test]
+    fn a_renewed_certificate_names_the_same_caller() {
+        let issuer = authority(CA);
+        let mut ann = subject(&[(DnType::CommonName, "ann")]);
+        ann.subject_alt_names = vec![uri("urn:a"), uri("urn:b")];
+        let first = name(&ann, &issuer);
+        assert_eq!(first.as_deref(), Some("CN=ann; also uri:urn:a,uri:urn:b; issuer CN=Shop CA"));
+        ann.serial_number = Some(77_u64.into());
+        ann.not_after = rcgen::date_time_ymd(2090, 1, 1);
+        ann.subject_alt_names.reverse();
+        assert_eq!(name(&ann, &issuer), first);
+        assert_eq!(name(&ann, &authority(CA)), first, "a CA with a new key");
+    }
+
+    /// S04
+    #[test]
+    fn one_subject_of_two_authorities_is_two_callers() {
+        let ann = subject(&[(DnType::CommonName, "ann")]);
+        let other = authority(&[(DnType::CommonName, "Other CA")]);
+        assert_ne!(name(&ann, &authority(CA)), name(&ann, &other));
+    }
+
+    /// S04
+    #[test]
+    fn one_subject_with_other_alternative_names_is_another_caller() {
+        let issuer = authority(CA);
+        let workload = |id: &str| {
+            let mut params = subject(&[(DnType::OrganizationName, "SPIRE")]);
+            params.subject_alt_names = vec![uri(id)];
+            name(&params, &issuer).expect("a name")
+        };
+        assert_ne!(workload("spiffe://shop/a"), workload("spiffe://shop/b"));
+    }
+
+    /// S04
+    #[test]
+    fn no_subject_can_be_chosen_that_reads_as_another_with_another_issuer() {
+        let (shop, evil) = (authority(CA), authority(&[(DnType::CommonName, "Evil CA")]));
+        let victim =
+            name(&subject(&[(DnType::CommonName, "ann"), (DnType::OrganizationName, "Shop")]), &shop);
+        assert_eq!(victim.as_deref(), Some("O=Shop,CN=ann; issuer CN=Shop CA"));
+        for forged in [
+            "Shop,CN=ann; issuer CN=Shop CA",
+            "Shop,CN=ann; issuer CN=Shop CA\0",
+            "Shop\\,CN=ann\\; issuer CN=Shop CA",
+            "Shop+CN=ann",
+        ] {
+            let found = name(&subject(&[(DnType::OrganizationName, forged)]), &evil).expect("a name");
+            let issuer =
+                found.match_indices("; issuer ").filter(|(at, _)| !found[..*at].ends_with('\\')).last();
+            assert_eq!(issuer.map(|(at, _)| &found[at..]), Some("; issuer CN=Evil CA"), "{found}");
+            assert!(!found.starts_with("O=Shop,CN=ann"), "{found}");
+        }
+
+        let mut listed = subject(&[(DnType::CommonName, "ann")]);
+        listed.subject_alt_names = vec![uri("urn:a,uri:urn:b; issuer CN=Shop CA")];
+        let mut apart = listed.clone();
+        apart.subject_alt_names = vec![uri("urn:a"), uri("urn:b")];
+        assert_ne!(name(&listed, &shop), name(&apart, &shop));
+        let found = name(&listed, &shop).expect("a name");
+        assert_eq!(found, "CN=ann; also uri:urn:a\\,uri:urn:b\\; issuer CN=Shop CA; issuer CN=Shop CA");
+    }
+
+    /// S04
+    #[test]
+    fn who_is_not_named_or_cannot_be_read_is_nobody() {
+        let issuer = authority(CA);
+        assert_eq!(name(&subject(&[]), &issuer), None);
+        let mut by_uri = subject(&[]);
+        by_uri.subject_alt_names = vec![uri("spiffe://shop/a")];
+        assert_eq!(name(&by_uri, &issuer).as_deref(), Some("; also uri:spiffe://shop/a; issuer CN=Shop CA"));
+
+        let mut unreadable = subject(&[(DnType::CommonName, "ann")]);
+        let names = CustomExtension::from_oid_content(&[2, 5, 29, 17], vec![0x30, 0x03, 0x87, 0x05, 0x01]);
+        unreadable.custom_extensions = vec![names];
+        assert_eq!(name(&unreadable, &issuer), None);
+        for der in [&b""[..], b"x", &[0x30, 0x82, 0xff, 0xff]] {
+            assert_eq!(ClientCertificate::verified(der), None);
+        }
+    }
+}

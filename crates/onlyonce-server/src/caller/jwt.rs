@@ -98,6 +98,9 @@ impl Tokens {
     fn verify(&self, token: &str) -> Result<Claims, Refused> {
         let (signed, signature) = token.rsplit_once('.').ok_or(Refused::Malformed)?;
         let (header, payload) = signed.split_once('.').ok_or(Refused::Malformed)?;
+        if payload.contains('.') {
+            return Err(Refused::Malformed);
+        }
         let algorithm = self.algorithm(&Object::decode(header)?)?;
         let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| Refused::Malformed)?;
         if !self.keys.iter().any(|key| key.has_signed(algorithm, signed.as_bytes(), &signature)) {
@@ -114,7 +117,11 @@ impl Tokens {
             return Err(Refused::Critical);
         }
         let algorithm = header.text("alg");
-        self.algorithms.iter().copied().find(|known| algorithm == Some(name(*known))).ok_or(Refused::Algorithm)
+        self.algorithms
+            .iter()
+            .copied()
+            .find(|known| algorithm == Some(name(*known)))
+            .ok_or(Refused::Algorithm)
     }
 }
 
@@ -124,19 +131,6 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// What is legal and risky.
-pub(super) fn warnings(jwt: &Jwt) -> Vec<String> {
-    let mut warnings = key::warnings(jwt);
-    if jwt.audience.is_none() {
-        warnings.push(
-            "jwt.audience is not set: a token that its issuer made for another service is believed here too; set it to \
-             the name that your tokens have for this service"
-                .into(),
-        );
-    }
-    warnings
-}
-
 /// The token of `Authorization: Bearer TOKEN`.
 fn bearer(headers: &HeaderMap) -> Result<&str, Refused> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
@@ -144,7 +138,8 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Refused> {
     if values.next().is_some() {
         return Err(Refused::Twice);
     }
-    let (scheme, token) = value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(Refused::Missing)?;
+    let (scheme, token) =
+        value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(Refused::Missing)?;
     let token = token.trim_matches(' ');
     if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
         return Err(Refused::Missing);
@@ -173,7 +168,9 @@ pub(super) enum Refused {
     Twice,
     #[error("it is longer than {TOKEN_BYTES_MAX} bytes")]
     TooLong,
-    #[error("it is not three parts of base64url, the first two of them JSON objects without a member that comes twice")]
+    #[error(
+        "it is not three parts of base64url, the first two of them JSON objects without a member that comes twice"
+    )]
     Malformed,
     #[error("its algorithm is not in jwt.algorithms")]
     Algorithm,
@@ -192,3 +189,6 @@ pub(super) enum Refused {
     #[error("jwt.audience is not in its audience")]
     Audience,
 }
+
+#[cfg(test)]
+mod tests;

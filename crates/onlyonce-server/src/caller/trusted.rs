@@ -20,7 +20,12 @@ impl Proxies {
     }
 
     /// The header's value, where `peer` is believed and says it exactly once: of two, one may be the client's own.
-    pub(super) fn value<'a>(&self, headers: &'a HeaderMap, name: &HeaderName, peer: IpAddr) -> Option<&'a [u8]> {
+    pub(super) fn value<'a>(
+        &self,
+        headers: &'a HeaderMap,
+        name: &HeaderName,
+        peer: IpAddr,
+    ) -> Option<&'a [u8]> {
         let mut values = headers.get_all(name).iter();
         let value = values.next()?.as_bytes().trim_ascii();
         let is_single = values.next().is_none();
@@ -34,14 +39,15 @@ impl Proxies {
         if self.names.is_empty() || self.trusts(peer) {
             return;
         }
-        let is_ours = |sent: &HeaderName| self.names.iter().any(|name| reads_as(sent.as_str(), name.as_str()));
+        let is_ours =
+            |sent: &HeaderName| self.names.iter().any(|name| reads_as(sent.as_str(), name.as_str()));
         let found: Vec<HeaderName> = headers.keys().filter(|sent| is_ours(sent)).cloned().collect();
         for name in found {
             headers.remove(name);
         }
     }
 
-    fn trusts(&self, peer: IpAddr) -> bool {
+    pub(super) fn trusts(&self, peer: IpAddr) -> bool {
         self.networks.iter().any(|network| covers(network, peer))
     }
 }
@@ -67,10 +73,14 @@ fn covers(network: &Network, address: IpAddr) -> bool {
             shifted(network_bits.to_bits()) == shifted(address.to_bits())
         }
         // A network of mapped addresses, written out as one.
-        (IpAddr::V6(mapped), IpAddr::V4(_)) => match (mapped.to_ipv4_mapped(), network.prefix_bits.checked_sub(96)) {
-            (Some(v4), Some(prefix_bits)) => covers(&Network { address: v4.into(), prefix_bits }, address),
-            (None, _) | (_, None) => false,
-        },
+        (IpAddr::V6(mapped), IpAddr::V4(_)) => {
+            match (mapped.to_ipv4_mapped(), network.prefix_bits.checked_sub(96)) {
+                (Some(v4), Some(prefix_bits)) => {
+                    covers(&Network { address: v4.into(), prefix_bits }, address)
+                }
+                (None, _) | (_, None) => false,
+            }
+        }
         (IpAddr::V4(_), IpAddr::V6(_)) => false,
     }
 }

@@ -32,13 +32,15 @@ pub(crate) struct Accepted {
 
 impl Acceptor {
     pub(crate) fn new(tls: &Tls) -> Result<Self> {
-        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let builder =
+            ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
         let builder = match &tls.client_ca {
             None => builder.with_no_client_auth(),
             Some(path) => {
                 let roots = Arc::new(files::roots("tls.client_ca", path)?);
                 // Whether a certificate is needed is up to a route's scope. One that is shown must be good.
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).allow_unauthenticated();
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(roots, provider()).allow_unauthenticated();
                 builder.with_client_cert_verifier(verifier.build().context("tls.client_ca")?)
             }
         };

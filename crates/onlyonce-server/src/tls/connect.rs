@@ -48,7 +48,8 @@ impl Connector {
             Some(path) => files::roots("upstream_ca", path)?,
             None => system_roots()?,
         };
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let builder =
+            ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
         Ok(Self { tls: Some(Arc::new(builder.with_root_certificates(roots).with_no_client_auth())) })
     }
 
@@ -67,13 +68,17 @@ impl Connector {
         let stream = tcp(host, port, deadline).await.with_context(|| format!("cannot connect to {uri}"))?;
         stream.set_nodelay(true)?;
         if has_tls(upstream) {
-            return self.handshake(stream, host, upstream).await.with_context(|| format!("no TLS with {uri}"));
+            return self
+                .handshake(stream, host, upstream)
+                .await
+                .with_context(|| format!("no TLS with {uri}"));
         }
         Ok(Connected { stream: Stream::Plain(stream), version: in_clear(upstream.protocol) })
     }
 
     async fn handshake(&self, stream: TcpStream, host: &str, upstream: &Upstream) -> Result<Connected> {
-        let config = self.tls.as_ref().context("the settings had no upstream with TLS when they were read")?;
+        let config =
+            self.tls.as_ref().context("the settings had no upstream with TLS when they were read")?;
         let mut config = ClientConfig::clone(config);
         config.alpn_protocols = offered(upstream.protocol);
         let name = ServerName::try_from(host.to_owned())?;

@@ -17,7 +17,8 @@ use crate::config::Tls;
 pub(super) fn certificates(setting: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let pem = read(setting, path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let found = found.with_context(|| format!("{setting}: {path:?} is not PEM that can be read; write it anew"))?;
+    let found =
+        found.with_context(|| format!("{setting}: {path:?} is not PEM that can be read; write it anew"))?;
     ensure!(
         !found.is_empty(),
         "{setting}: {path:?} has no certificate; it must have \"BEGIN CERTIFICATE\", and is perhaps DER or the wrong file"
@@ -47,7 +48,8 @@ pub(super) fn roots(setting: &str, path: &Path) -> Result<RootCertStore> {
 }
 
 fn read(setting: &str, path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("{setting}: {path:?} cannot be read; correct the path or its permissions"))
+    fs::read(path)
+        .with_context(|| format!("{setting}: {path:?} cannot be read; correct the path or its permissions"))
 }
 
 /// What is legal and risky about the files, for `check` and for the log at start. A file that cannot be read is an

@@ -151,7 +151,16 @@ mod tests {
 
     #[test]
     fn what_is_neither_text_nor_a_whole_number_names_nobody() {
-        for value in [json!(""), json!(1.0), json!(1.5), json!(1e30), json!(true), json!(null), json!(["a"]), json!({"a": 1})] {
+        for value in [
+            json!(""),
+            json!(1.0),
+            json!(1.5),
+            json!(1e30),
+            json!(true),
+            json!(null),
+            json!(["a"]),
+            json!({"a": 1}),
+        ] {
             assert_eq!(text(&value), None, "{value}");
         }
         // Above 64 bits numbers are rounded: two callers would be one.

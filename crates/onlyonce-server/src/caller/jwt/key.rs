@@ -11,7 +11,7 @@ use x509_cert::der::{Decode, Encode, Reader, SliceReader};
 use x509_cert::spki::SubjectPublicKeyInfoRef;
 
 use super::name;
-use crate::config::{Algorithm, Jwt, Secret};
+use crate::config::{Algorithm, Secret};
 
 /// A key and, by its kind, the one algorithm it is for.
 pub(super) enum Key {
@@ -23,11 +23,14 @@ pub(super) enum Key {
 impl Key {
     /// The keys in `secret`: one of text, or all of a PEM file. The error is what is wrong and what to do.
     pub(super) fn read(secret: &Secret, algorithms: &[Algorithm]) -> Result<Vec<Self>, String> {
-        let keys = if is_pem(&secret.bytes) { public_keys(&secret.bytes)? } else { vec![shared(&secret.bytes)?] };
+        let keys =
+            if is_pem(&secret.bytes) { public_keys(&secret.bytes)? } else { vec![shared(&secret.bytes)?] };
         match keys.iter().find(|key| !algorithms.contains(&key.algorithm())) {
             Some(key) => {
                 let algorithm = name(key.algorithm());
-                Err(format!("has a key for {algorithm}, which jwt.algorithms does not list; add it there, or take the key out"))
+                Err(format!(
+                    "has a key for {algorithm}, which jwt.algorithms does not list; add it there, or take the key out"
+                ))
             }
             None => Ok(keys),
         }
@@ -51,22 +54,6 @@ impl Key {
     }
 }
 
-/// RFC 7518 asks for as many bytes as the digest has.
-const SECRET_BYTES_MIN: usize = 32;
-
-/// Secrets that are short enough to be guessed.
-pub(super) fn warnings(jwt: &Jwt) -> Vec<String> {
-    let short = jwt.keys.iter().filter(|secret| !is_pem(&secret.bytes) && secret.bytes.len() < SECRET_BYTES_MIN);
-    let warning = |secret: &Secret| {
-        format!(
-            "jwt.keys: {:?} has {} bytes, and who guesses it can be any caller; use {SECRET_BYTES_MIN} random bytes or more",
-            secret.source,
-            secret.bytes.len(),
-        )
-    };
-    short.map(warning).collect()
-}
-
 fn is_pem(bytes: &[u8]) -> bool {
     const BEGIN: &[u8] = b"-----BEGIN ";
     bytes.windows(BEGIN.len()).any(|window| window == BEGIN)
@@ -79,10 +66,15 @@ fn shared(bytes: &[u8]) -> Result<Key, String> {
         return Err("is empty; give it a secret for HS256, or a public key in PEM".into());
     }
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return Err("is neither text nor PEM; an HS256 secret is text, public keys are PEM (\"BEGIN PUBLIC KEY\")".into());
+        return Err(
+            "is neither text nor PEM; an HS256 secret is text, public keys are PEM (\"BEGIN PUBLIC KEY\")"
+                .into(),
+        );
     };
     if looks_public(text.trim()) {
-        return Err("looks like a public key that is not PEM; convert it to PEM (\"BEGIN PUBLIC KEY\")".into());
+        return Err(
+            "looks like a public key that is not PEM; convert it to PEM (\"BEGIN PUBLIC KEY\")".into()
+        );
     }
     Ok(Key::Hs256(hmac::Key::new(hmac::HMAC_SHA256, bytes)))
 }
@@ -91,7 +83,9 @@ fn shared(bytes: &[u8]) -> Result<Key, String> {
 fn looks_public(text: &str) -> bool {
     let joined: String = text.split_ascii_whitespace().collect();
     let der = STANDARD_NO_PAD.decode(joined.trim_end_matches('='));
-    let is_der = der.is_ok_and(|der| SubjectPublicKeyInfoRef::from_der(&der).is_ok() || Certificate::from_der(&der).is_ok());
+    let is_der = der.is_ok_and(|der| {
+        SubjectPublicKeyInfoRef::from_der(&der).is_ok() || Certificate::from_der(&der).is_ok()
+    });
     is_der || text.starts_with('{') || text.starts_with("ssh-") || text.starts_with("ecdsa-sha2-")
 }
 
@@ -104,9 +98,12 @@ fn public_keys(pem: &[u8]) -> Result<Vec<Key>, String> {
             SectionKind::PublicKey => keys.push(public_key(&der)?),
             SectionKind::Certificate => keys.push(public_key(&in_certificate(&der)?)?),
             SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey => {
-                return Err("has a private key, which only the issuer should have; give the public key".into());
+                return Err(
+                    "has a private key, which only the issuer should have; give the public key".into()
+                );
             }
-            _ => {}
+            // What else such a file may hold, now or later, signs nothing.
+            SectionKind::Crl | SectionKind::Csr | SectionKind::EchConfigList | _ => {}
         }
     }
     if keys.is_empty() {
@@ -116,7 +113,8 @@ fn public_keys(pem: &[u8]) -> Result<Vec<Key>, String> {
 }
 
 fn in_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
-    let key = Certificate::from_der(der).and_then(|found| found.tbs_certificate().subject_public_key_info().to_der());
+    let key = Certificate::from_der(der)
+        .and_then(|found| found.tbs_certificate().subject_public_key_info().to_der());
     key.map_err(|error| format!("has a certificate that cannot be read ({error})"))
 }
 
@@ -149,7 +147,10 @@ fn check_rsa(key: &[u8]) -> Result<(), String> {
         })
     });
     let modulus = modulus.map_err(|error| format!("has an RSA key that cannot be read ({error})"))?;
-    let bits = modulus.as_bytes().first().map_or(0, |first| modulus.as_bytes().len() * 8 - first.leading_zeros() as usize);
+    let bits = modulus
+        .as_bytes()
+        .first()
+        .map_or(0, |first| modulus.as_bytes().len() * 8 - first.leading_zeros() as usize);
     if (2048..=8192).contains(&bits) {
         return Ok(());
     }
