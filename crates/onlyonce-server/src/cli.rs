@@ -68,6 +68,36 @@ pub(crate) struct Place {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+}
+
+/// Where settings come from: flags, `--set`, the environment, a file. They are texts here, so that what is wrong with
+/// a flag is told together with what is wrong in the file.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// The service behind the gateway: http://HOST:PORT or https://…
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream: Option<String>,
+    /// Where clients come in; port 0 picks a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Where operators come in; port 0 picks a free one [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) admin: Option<String>,
+    /// Where records are kept: sqlite:PATH or memory: [default: sqlite:onlyonce.db]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// The settings file, in TOML; none is read unless it is named here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// One setting, such as policy.lease=5s or 'policy.release=[401, 403]'; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Demo {
     /// Play the story and exit: what happens without --serve
     #[arg(long, conflicts_with = "serve")]
