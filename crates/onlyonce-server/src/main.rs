@@ -2,6 +2,7 @@
 
 mod cli;
 mod commands;
+mod config;
 mod demo;
 mod store;
 
@@ -16,6 +17,8 @@ use crate::cli::{Cli, Command};
 async fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Demo(arguments) => demo::run(&arguments).await,
+        Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Settings(arguments) => commands::settings::run(&arguments),
         Command::Store(verb) => commands::store::run(verb).await,
     };
     exit_code(ended)

@@ -68,7 +68,12 @@ impl Onlyonce {
 
     /// The same on an engine that others use too.
     pub fn on(engine: Arc<Engine>) -> Self {
-        let settings = Settings { policy: Policy::default(), service: "".into(), caller: None, believes_verified: false };
+        let settings = Settings {
+            policy: Policy::default(),
+            service: "".into(),
+            caller: None,
+            believes_verified: false,
+        };
         Self { engine, settings: Arc::new(settings) }
     }
 

@@ -180,8 +180,8 @@ pub mod problem;
 mod service;
 mod status;
 mod task;
-mod wait;
 mod verified;
+mod wait;
 pub mod worker;
 
 pub use attempt::Attempt;
