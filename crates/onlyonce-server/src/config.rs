@@ -13,7 +13,7 @@
 
 mod build;
 mod cross;
-pub(crate) mod effective;
+mod effective;
 mod fault;
 mod names;
 pub(crate) mod page;
@@ -61,6 +61,10 @@ pub(crate) struct Loaded {
 pub(crate) fn load(sources: &Sources) -> Result<Loaded, Faults> {
     let mut faults = Vec::new();
     let settings = source::read(sources, &mut faults);
+    if faults.iter().any(|fault| fault.path == source::FILE) {
+        // Whatever else is missing may stand in the file.
+        return Err(Faults(faults));
+    }
     let mut reader = Reader { environment: sources.variables(), faults, warnings: Vec::new() };
     let config = build::config(&settings, &mut reader);
     let Reader { faults, mut warnings, .. } = reader;

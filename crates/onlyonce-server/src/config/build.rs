@@ -72,7 +72,7 @@ fn base(top: &Section<'_>, reader: &mut Reader<'_>) -> Base {
 
 fn routes<'a>(top: &Section<'a>, base: &Base, reader: &mut Reader<'_>) -> Vec<(Section<'a>, Route)> {
     let mut routes = Vec::new();
-    for mut section in top.list("route") {
+    for mut section in top.tables("route") {
         section.route = route::name(&section);
         let route = route::read(&section, base, reader);
         routes.extend(route.map(|route| (section, route)));
@@ -159,7 +159,9 @@ fn jwt(section: &Section<'_>, reader: &mut Reader<'_>) -> Option<Jwt> {
         reader.fault(section, "keys", None, "has no key to verify tokens with; write keys = [\"file:PATH\"]");
     }
     let keys = keys.unwrap_or_default();
-    keys.iter().for_each(|key| check_key(key, &algorithms, section, reader));
+    if !algorithms.is_empty() {
+        keys.iter().for_each(|key| check_key(key, &algorithms, section, reader));
+    }
     let mut text = |name| reader.read(section, name, value::text);
     Some(Jwt { keys, algorithms, issuer: text("issuer"), audience: text("audience") })
 }
@@ -214,7 +216,7 @@ fn batch(node: &Node) -> Read<usize> {
 
 fn admin_tokens(top: &Section<'_>, reader: &mut Reader<'_>) -> Vec<AdminToken> {
     let mut tokens: Vec<AdminToken> = Vec::new();
-    for section in top.list("admin_token") {
+    for section in top.tables("admin_token") {
         if !section.has("token") {
             reader.fault(&section, "token", None, "is missing; write token = \"env:NAME\" or \"file:PATH\"");
         }

@@ -28,7 +28,7 @@ fn check_addresses(config: &Config, top: &Section<'_>, reader: &mut Reader<'_>) 
         let remedy = "is where clients come in too (listen); give operators a port of their own";
         reader.fault(top, "admin", config.admin.to_string(), remedy);
     }
-    if !config.admin.ip().is_loopback() && top.list("admin_token").is_empty() {
+    if !config.admin.ip().is_loopback() && top.tables("admin_token").is_empty() {
         let remedy = "can be reached from other machines, and nobody is asked for a token; add an [[admin_token]], or \
                       use 127.0.0.1";
         reader.fault(top, "admin", config.admin.to_string(), remedy);

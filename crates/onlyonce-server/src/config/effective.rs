@@ -20,6 +20,13 @@ pub(super) fn toml(settings: &Table, config: &Config) -> String {
             Shape::One => {
                 let members = node.and_then(Node::table);
                 let members = if table.path.is_empty() { Some(settings) } else { members };
+                // A table that is nothing without what only the user knows, such as [jwt].
+                let is_whole = |setting: &Setting| {
+                    setting.default.is_some() || !matches!(setting.standing, Standing::Used)
+                };
+                if members.is_none() && !setting::members(table.path).all(is_whole) {
+                    continue;
+                }
                 one(&mut out, table.path, members, &config.default.policy);
             }
             Shape::List => list(&mut out, table.path, node),

@@ -96,14 +96,14 @@ fn hint(table: &str, name: &str, place: &Place) -> String {
         let variable = right.path.to_uppercase().replace('.', "__");
         return format!("two underscores stand between the levels: write ONLYONCE_{variable}");
     }
+    if let Some((_, meant)) = SYNONYMS.iter().find(|(other, _)| *other == plain) {
+        return format!("{meant} is what it is called here");
+    }
     if let Some(elsewhere) = SETTINGS.iter().find(|setting| setting.split().1 == plain) {
         return match elsewhere.split() {
             ("", name) => format!("{name} belongs outside any table: write it above the first one"),
             (table, name) => format!("{name} belongs to {}", written(table)),
         };
-    }
-    if let Some((_, meant)) = SYNONYMS.iter().find(|(other, _)| *other == plain) {
-        return format!("{meant} is what it is called here");
     }
     let nearest = nearest(&plain, here.into_iter()).map(str::to_owned);
     let anywhere = || {
@@ -115,12 +115,15 @@ fn hint(table: &str, name: &str, place: &Place) -> String {
     };
     match nearest.or_else(anywhere) {
         Some(meant) => format!("did you mean {meant}?"),
-        None => "docs/settings.md lists them all".to_owned(),
+        None => "`onlyonce settings` lists them all".to_owned(),
     }
 }
 
 /// What others call what is a setting here.
-const SYNONYMS: [(&str, &str); 8] = [
+const SYNONYMS: [(&str, &str); 11] = [
+    ("ttl", "policy.retention"),
+    ("tenant", "policy.scope"),
+    ("namespace", "policy.scope"),
     ("timeout", "policy.deadline"),
     ("port", "listen"),
     ("bind", "listen"),
@@ -219,7 +222,7 @@ mod tests {
             ("", "token", "token belongs to [[admin_token]]"),
             ("", "attempts_max", "attempts_max belongs to [destinations.NAME]"),
             ("tls", "timeout", "policy.deadline is what it is called here"),
-            ("tls", "flux_capacitor", "docs/settings.md lists them all"),
+            ("tls", "flux_capacitor", "`onlyonce settings` lists them all"),
         ] {
             assert!(
                 hint(table, name, &Place::Set).contains(told),

@@ -96,11 +96,11 @@ pub(crate) fn example() -> String {
             let is_set = table.shape == Shape::One && members.iter().any(|setting| setting.default.is_some());
             out.push_str(&comment(&plain(table.meaning)));
             let header = header(table).replace("NAME", "example");
-            let _ = writeln!(out, "{}{header}", if is_set { "" } else { "# " });
+            let _ = writeln!(out, "{}{header}", if is_set { "" } else { "#" });
         }
         for setting in members.iter().filter(|setting| !matches!(setting.standing, Standing::Refused)) {
             out.push_str(&comment(&format!("{}{}", plain(setting.meaning), standing(setting))));
-            let hash = if setting.path == "upstream" { "" } else { "# " };
+            let hash = if setting.path == "upstream" { "" } else { "#" };
             let _ = writeln!(out, "{hash}{} = {}", setting.split().1, setting.example);
         }
         out.push('\n');

@@ -44,7 +44,12 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The tables of the list of that name.
+    /// The tables of the list of that name; what is none among them is told by `names`.
+    pub(super) fn tables(&self, name: &str) -> Vec<Self> {
+        self.list(name).into_iter().filter(|section| section.table.is_some()).collect()
+    }
+
+    /// Whatever stands in the list of that name.
     pub(super) fn list(&self, name: &str) -> Vec<Self> {
         let Some(Value::List(nodes)) = self.node(name).map(|node| &node.value) else { return Vec::new() };
         let section = |(index, node): (usize, &'a Node)| Section {

@@ -36,6 +36,7 @@ pub(super) fn check(config: &Config, top: &Section<'_>, routes: &[Section<'_>], 
             reader.warn(section, name, value, remedy);
         }
         check_required(route, section, reader);
+        check_dialect(route, &config.default, (section, &policy), reader);
     }
 }
 
@@ -73,7 +74,7 @@ fn check_secrets(config: &Config, top: &Section<'_>, reader: &mut Reader<'_>) {
             reader.warn(&jwt, "keys", key.source.clone(), remedy);
         }
     }
-    for (token, section) in config.admin_tokens.iter().zip(top.list("admin_token")) {
+    for (token, section) in config.admin_tokens.iter().zip(top.tables("admin_token")) {
         if token.token.bytes.len() < ADMIN_TOKEN_BYTES_MIN {
             let remedy = format!(
                 "is shorter than {ADMIN_TOKEN_BYTES_MIN} bytes and can be guessed; make a longer one"
@@ -91,6 +92,39 @@ fn check_required(route: &Route, section: &Section<'_>, reader: &mut Reader<'_>)
     let remedy =
         format!("is about POST and PATCH, and this route matches {method}; write required = [\"{method}\"]");
     reader.warn(section, "required", "true".to_owned(), remedy);
+}
+
+/// A preset of `[policy]`'s dialect goes on to hold in a route of another dialect, where that one says nothing.
+fn check_dialect(
+    route: &Route,
+    base: &Route,
+    (section, policy): (&Section<'_>, &Section<'_>),
+    reader: &mut Reader<'_>,
+) {
+    let (own, other) = (&route.policy.dialect, &base.policy.dialect);
+    if own.name == other.name {
+        return;
+    }
+    let (brings, brought) = (&own.preset, &other.preset);
+    let left: Vec<_> = [
+        ("syntax", brought.syntax.is_some() && brings.syntax.is_none()),
+        ("key_chars_max", brought.key_chars_max.is_some() && brings.key_chars_max.is_none()),
+        ("release", brought.release.is_some() && brings.release.is_none()),
+        ("unknown", brought.unknown.is_some() && brings.unknown.is_none()),
+        ("on_5xx", brought.on_5xx.is_some() && brings.on_5xx.is_none()),
+    ]
+    .into_iter()
+    .filter(|(name, is_left)| *is_left && !section.has(name) && !policy.has(name))
+    .map(|(name, _)| name)
+    .collect();
+    if !left.is_empty() {
+        let left = left.join(", ");
+        let remedy = format!(
+            "leaves what policy.dialect \"{}\" brings: {left}; set these in the route too",
+            other.name
+        );
+        reader.warn(section, "dialect", own.name.to_string(), remedy);
+    }
 }
 
 fn risks(policy: &Policy) -> Vec<Risk> {

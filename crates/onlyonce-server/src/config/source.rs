@@ -28,6 +28,8 @@ impl Sources {
 }
 
 const PREFIX: &str = "ONLYONCE_";
+/// The path of faults about the file itself.
+pub(super) const FILE: &str = "config";
 /// Between the levels of a setting's name.
 const LEVEL: &str = "__";
 
@@ -62,7 +64,7 @@ pub(super) fn read(sources: &Sources, faults: &mut Vec<Fault>) -> Table {
 fn file(sources: &Sources, faults: &mut Vec<Fault>) -> Table {
     let Some(path) = &sources.file else { return Table::new() };
     let unreadable = |remedy: String| Fault {
-        path: "config".into(),
+        path: FILE.into(),
         route: None,
         value: Some(path.display().to_string()),
         remedy,
@@ -92,7 +94,7 @@ const USUAL_FILE: &str = "onlyonce.toml";
 pub(super) fn unread_file(sources: &Sources) -> Option<Warning> {
     let is_unread = sources.file.is_none() && std::path::Path::new(USUAL_FILE).exists();
     is_unread.then(|| Warning {
-        path: "config".into(),
+        path: FILE.into(),
         route: None,
         value: Some(USUAL_FILE.into()),
         remedy: format!("is in this folder and was not read; add --config {USUAL_FILE} if it is meant"),

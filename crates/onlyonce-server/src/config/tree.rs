@@ -85,9 +85,18 @@ pub(super) fn file(path: &Path, text: &str) -> Result<Table, Vec<Fault>> {
         let (line, column) = lines.position(at);
         let told = error.message().replace('\n', ", ");
         let remedy = format!("is no TOML: {told}; mend line {line}, column {column}");
-        Fault { path: "config".into(), route: None, value: Some(name.to_string()), remedy, place: place(at) }
+        Fault {
+            path: super::source::FILE.into(),
+            route: None,
+            value: Some(name.to_string()),
+            remedy,
+            place: place(at),
+        }
     };
-    Err(errors.iter().map(fault).collect())
+    let mut faults: Vec<_> = errors.iter().map(fault).collect();
+    // What follows on a line is mostly the same slip again.
+    faults.dedup_by(|next, one| next.place == one.place);
+    Err(faults)
 }
 
 /// Where the lines of a text begin.

@@ -160,11 +160,12 @@ pub(super) enum Required {
 }
 
 pub(super) fn status(node: &Node) -> Read<u16> {
-    let expected = "an HTTP status; write it like 429";
+    const EXPECTED: &str = "is no final HTTP status; use 200 to 599";
     match &node.value {
-        Value::Integer(number) => u16::try_from(*number).or_else(|_| is_no(node, expected)),
+        Value::Integer(number @ 200..=599) => u16::try_from(*number).or_else(|_| wrong(number, EXPECTED)),
+        Value::Integer(number) => wrong(number, EXPECTED),
         Value::Text(_) | Value::Flag(_) | Value::List(_) | Value::Table(_) | Value::Odd(_) => {
-            is_no(node, expected)
+            is_no(node, "an HTTP status; write it like 429")
         }
     }
 }
@@ -224,12 +225,15 @@ pub(super) fn url(node: &Node) -> Read<Uri> {
         let remedy = format!("has credentials in it, which would show in logs; take them out and {EXPECTED}");
         return Err(vec![Wrong { value: None, remedy }]);
     }
+    if !text.contains("://") {
+        return wrong(&text, format!("does not say http:// or https://; {EXPECTED}"));
+    }
     if text.contains('#') {
         return wrong(&text, "has a fragment, which is never sent; take it out");
     }
     let Ok(uri) = text.parse::<Uri>() else { return wrong(&text, format!("is no URL; {EXPECTED}")) };
     let Some(authority) = uri.authority() else {
-        return wrong(&text, format!("does not say http:// or https:// and a host; {EXPECTED}"));
+        return wrong(&text, format!("has no host; {EXPECTED}"));
     };
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
         return wrong(&text, format!("is neither http:// nor https://; {EXPECTED}"));
