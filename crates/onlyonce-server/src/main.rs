@@ -4,7 +4,6 @@
 mod caller;
 mod cli;
 mod commands;
-#[expect(dead_code, reason = "the settings and the gateway come with their own changes")]
 mod config;
 mod demo;
 mod store;
@@ -25,6 +24,8 @@ use crate::cli::{Cli, Command};
 async fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Demo(arguments) => demo::run(&arguments).await,
+        Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Settings(arguments) => commands::settings::run(&arguments),
         Command::Store(verb) => commands::store::run(verb).await,
     };
     exit_code(ended)
