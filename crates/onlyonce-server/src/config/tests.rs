@@ -85,7 +85,6 @@ fn warned(file: &str) -> Vec<String> {
         .collect()
 }
 
-/// G04: what a flag says beats `--set`… and so on down to the default.
 #[test]
 fn flags_and_sets_beat_the_environment_which_beats_the_file() {
     let folder = Folder::new();
