@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::Uri;
 use onlyonce::store::sqlite::Expired;
 use onlyonce::worker::Background;
 use tracing_subscriber::filter::Targets;
@@ -61,7 +60,7 @@ fn base(top: &Section<'_>, reader: &mut Reader<'_>) -> Base {
         reader.fault(top, "upstream", None, remedy);
     }
     // Without one there is a fault, and the settings are not used.
-    let uri = reader.read(top, "upstream", value::service).unwrap_or_else(Uri::default);
+    let uri = reader.read(top, "upstream", value::service).unwrap_or_default();
     let upstream = Upstream { uri, protocol: route::protocol(top, reader).unwrap_or(Protocol::Auto) };
     let section = top.inner("policy");
     let draft = Draft::default().with(&section, reader);

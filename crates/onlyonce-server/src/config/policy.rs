@@ -7,6 +7,7 @@ use http::Method;
 use onlyonce::fingerprint::{self, BodyForm};
 use onlyonce::key::{PersonalData, Syntax};
 use onlyonce::policy::{Anonymous, InFlight, Mode, On5xx, OnExpired, REQUIRED, StoreDown};
+use onlyonce::scope::Source;
 use onlyonce::{Dialect, Effects, Policy, policy};
 
 use super::reader::{Reader, Section};
@@ -44,10 +45,10 @@ impl Draft {
     }
 
     fn lay_dialect(&mut self, section: &Section<'_>, reader: &mut Reader<'_>) {
-        let dialects: [(&str, fn() -> Dialect); 3] =
-            [("ietf", Dialect::ietf), ("stripe", Dialect::stripe), ("conflict", Dialect::conflict)];
-        let Some(dialect) = reader.word(section, "dialect", &dialects) else { return };
-        let dialect = dialect();
+        const DIALECTS: [fn() -> Dialect; 3] = [Dialect::ietf, Dialect::stripe, Dialect::conflict];
+        let words = [("ietf", 0), ("stripe", 1), ("conflict", 2)];
+        let Some(at) = reader.word(section, "dialect", &words) else { return };
+        let dialect = DIALECTS[at]();
         let preset = dialect.preset.clone();
         let policy = &mut self.policy;
         policy.dialect = dialect;
@@ -182,6 +183,15 @@ fn faults_of(policy: &Policy) -> Vec<policy::Fault> {
         let remedy = "tells no caller from another, so all would share their answers; add a source such as \
                       header:authorization, or set policy.anonymous to \"shared\" if that is meant";
         faults.push(policy::Fault { path: "policy.scope", value: "route".into(), remedy: remedy.into() });
+    }
+    let by_key = |source: &&Source| match source {
+        Source::Header(name) | Source::Trusted(name) => *name == policy.header,
+        Source::Jwt(_) | Source::Certificate | Source::Route => false,
+    };
+    if let Some(source) = policy.scope.iter().find(by_key) {
+        let remedy =
+            "is the header of the key itself, which tells no caller from another; name a credential instead";
+        faults.push(policy::Fault { path: "policy.scope", value: source.to_string(), remedy: remedy.into() });
     }
     faults
 }

@@ -55,7 +55,7 @@ pub(super) fn read(sources: &Sources, faults: &mut Vec<Fault>) -> Table {
     for (flag, name, text) in &sources.flags {
         insert(&mut given, std::iter::once(*name), name, Node::text(text, Place::Flag(flag)), faults);
     }
-    let secrets = [&settings, &given].into_iter().flat_map(|table| secrets_of(table)).collect();
+    let secrets = [&settings, &given].into_iter().flat_map(secrets_of).collect();
     overlay(&mut settings, environment(sources, &secrets, faults), faults, "");
     overlay(&mut settings, given, faults, "");
     settings

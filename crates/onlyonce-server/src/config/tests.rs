@@ -59,11 +59,6 @@ fn load_file(file: &str) -> Result<Loaded, Faults> {
     load_all(format!("{UPSTREAM}{file}"), &[], &[])
 }
 
-#[track_caller]
-fn policy(file: &str) -> Policy {
-    load_file(file).unwrap_or_else(|faults| panic!("{faults}")).config.default.policy
-}
-
 /// Every fault as it is told, without the folder's name.
 fn told(found: Result<Loaded, Faults>) -> Vec<String> {
     let faults = found.err().map(|faults| faults.0).unwrap_or_default();
@@ -90,7 +85,6 @@ fn warned(file: &str) -> Vec<String> {
         .collect()
 }
 
-/// G04: what a flag says beats `--set`… and so on down to the default.
 #[test]
 fn flags_and_sets_beat_the_environment_which_beats_the_file() {
     let folder = Folder::new();
@@ -269,6 +263,7 @@ fn every_kind_of_fault_is_told_with_its_remedy() {
         ),
         ("[policy]\nscope = [\"certificate\"]", "policy.scope: \"certificate\" needs somebody who issues"),
         ("[policy]\nscope = [\"route\"]", "tells no caller from another"),
+        ("[policy]\nscope = [\"header:Idempotency-Key\"]", "is the header of the key itself"),
         ("[policy]\nscope = [\"cookie:a\"]", "is none we know; use header:NAME"),
         ("trusted_from = []\n[policy]\nscope = [\"trusted:x-user\"]", "is believed from nobody"),
         (
@@ -505,10 +500,12 @@ fn every_word_and_every_example_of_the_table_is_taken() {
         SETTINGS.iter().filter(|setting| !matches!(setting.standing, Standing::Refused) && !is_file(setting))
     {
         let upstream = if setting.path == "upstream" { "" } else { UPSTREAM };
-        let words = match setting.kind {
-            Kind::Words(_) if setting.path == "policy.accept" => vec!["\"never\"".to_owned()],
-            Kind::Words(words) => words.iter().map(|word| format!("\"{word}\"")).collect(),
-            _ => vec![setting.example.to_owned()],
+        let words = if let Kind::Words(words) = setting.kind
+            && setting.path != "policy.accept"
+        {
+            words.iter().map(|word| format!("\"{word}\"")).collect()
+        } else {
+            vec![setting.example.to_owned()]
         };
         for word in words {
             let file = format!("{upstream}{}", file_of(setting, &word));
@@ -543,6 +540,19 @@ fn the_example_is_the_defaults() {
     assert_eq!(format!("{plain:?}"), format!("{spelt:?}"));
     assert_eq!(plain.default.policy, Policy::default());
     assert_eq!(spelt.default.policy, Policy::default());
+}
+
+/// No depth of brackets is too much to be told.
+#[test]
+fn a_value_that_is_nested_without_end_is_a_fault() {
+    let deep = "[".repeat(100_000);
+    assert!(load_all(format!("a = {deep}"), &[], &[]).is_err());
+    assert!(
+        load_all(UPSTREAM, &[("ONLYONCE_POLICY__SCOPE", &deep)], &[&format!("policy.methods={deep}")])
+            .is_err()
+    );
+    let closed = format!("{deep}{}", "]".repeat(100_000));
+    assert!(load_all(UPSTREAM, &[], &[&format!("policy.methods={closed}")]).is_err());
 }
 
 proptest! {
