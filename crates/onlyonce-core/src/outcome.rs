@@ -186,6 +186,9 @@ mod tests {
         let said = |outcome| Said { outcome: Some(outcome), keep_for: None };
         assert_eq!(meaning(201, said(SaidOutcome::DidNotRun), 1, Effects::Opaque, &policy), RELEASED);
         let doubt = Meaning::Unknown(Reason::Said);
-        assert_eq!(meaning(500, said(SaidOutcome::Unknown(Reason::Said)), 1, Effects::Opaque, &policy), doubt);
+        assert_eq!(
+            meaning(500, said(SaidOutcome::Unknown(Reason::Said)), 1, Effects::Opaque, &policy),
+            doubt
+        );
     }
 }

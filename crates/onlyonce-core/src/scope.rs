@@ -64,6 +64,13 @@ impl Scope {
         writer.finish()
     }
 
+    /// The scope this one's requests are remembered under while they are only observed: it equals no scope that decides.
+    #[must_use]
+    pub fn observed(&self) -> Self {
+        let digest = Sha256::new_with_prefix(TAG_OBSERVED).chain_update(self.digest);
+        Self { digest: digest.finalize().into(), label: self.label.clone() }
+    }
+
     /// A scope as a store kept it.
     pub fn stored(digest: [u8; 32], label: Option<Arc<str>>) -> Self {
         Self { digest, label }
@@ -240,6 +247,7 @@ impl std::error::Error for MalformedSource {}
 
 /// What a digest is of: no other digest of ours begins like this, and a caller's never equals a shared one.
 const TAG_CALLER: &[u8] = b"onlyonce scope 1 caller\0";
+const TAG_OBSERVED: &[u8] = b"onlyonce scope 1 observed\0";
 const TAG_SHARED: &[u8] = b"onlyonce scope 1 shared\0";
 
 const LABEL_SHARED: &str = "(shared)";

@@ -8,6 +8,7 @@ use onlyonce_core::policy::{Fault, Faults, Policy};
 use onlyonce_core::scope::{Part, Scope, Source};
 use onlyonce_store::Store;
 
+use crate::counts::ByRoute;
 use crate::engine::Engine;
 use crate::service::Service;
 use crate::verified::Verified;
@@ -44,6 +45,7 @@ pub(crate) struct Settings {
     pub(crate) caller: Option<CallerOf>,
     /// Whether what stands in [`Verified`] is believed.
     pub(crate) believes_verified: bool,
+    pub(crate) counts: Arc<ByRoute>,
 }
 
 type CallerOf = Arc<dyn Fn(&Parts) -> Option<Caller> + Send + Sync>;
@@ -68,7 +70,13 @@ impl Onlyonce {
 
     /// The same on an engine that others use too.
     pub fn on(engine: Arc<Engine>) -> Self {
-        let settings = Settings { policy: Policy::default(), service: "".into(), caller: None, believes_verified: false };
+        let settings = Settings {
+            policy: Policy::default(),
+            service: "".into(),
+            caller: None,
+            believes_verified: false,
+            counts: Arc::default(),
+        };
         Self { engine, settings: Arc::new(settings) }
     }
 
@@ -114,6 +122,13 @@ impl Onlyonce {
     #[must_use]
     pub fn with_verified(mut self) -> Self {
         Arc::make_mut(&mut self.settings).believes_verified = true;
+        self
+    }
+
+    /// Counts every request as one of `route`, whatever its path: for a layer that covers one route only.
+    #[must_use]
+    pub fn counted_as(mut self, route: &str) -> Self {
+        Arc::make_mut(&mut self.settings).counts = Arc::new(ByRoute::only(route.into()));
         self
     }
 
