@@ -19,6 +19,7 @@ use crate::cli::{Cli, Command};
 #[tokio::main]
 async fn main() -> ExitCode {
     let ended = match Cli::parse().command {
+        Command::Serve(arguments) => commands::serve::run(&arguments).await,
         Command::Demo(arguments) => demo::run(&arguments).await,
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Settings(arguments) => commands::settings::run(&arguments),

@@ -149,6 +149,10 @@ fn keep(config: &mut Config, held: &Config, is_secure: bool) -> Vec<&'static str
         config.store = held.store.clone();
         stays.push("store");
     }
+    if config.expired != held.expired {
+        config.expired = held.expired;
+        stays.push("expired");
+    }
     if config.tls.is_some() != is_secure {
         config.tls = held.tls.clone();
         stays.push("tls");
