@@ -15,14 +15,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::Ended;
 use crate::cli::Serve;
-use crate::config::{self, Config, Sources};
+use crate::config::{self, Config, Loaded, Sources};
 use crate::gateway::Gateway;
-use crate::store;
+use crate::{store, tls};
 
 pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     let sources = arguments.settings.sources();
     let loaded = config::load(&sources)?;
-    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    warn(&loaded);
     let config = loaded.config;
     // Before anything listens: a signal that comes from now on is not lost.
     let mut signals = Signals::new()?;
@@ -57,6 +57,13 @@ pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     Ok(Ended::Yes)
 }
 
+/// What is legal and may be regretted.
+fn warn(loaded: &Loaded) {
+    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    let files = loaded.config.tls.iter().flat_map(tls::warnings);
+    files.for_each(|warning| eprintln!("warning: {warning}"));
+}
+
 /// Whoever started us waits for this line.
 fn ready(gateway: &Gateway, admin: SocketAddr, store: &store::Url) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -67,7 +74,7 @@ fn ready(gateway: &Gateway, admin: SocketAddr, store: &store::Url) -> io::Result
 /// The settings that hold from now on, if others do.
 fn reload(gateway: &Gateway, sources: &Sources) -> Option<Config> {
     let reloaded = config::load(sources).map_err(anyhow::Error::from).and_then(|loaded| {
-        loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        warn(&loaded);
         gateway.reload(loaded.config)
     });
     match reloaded {

@@ -169,6 +169,7 @@ fn order(key: &str) -> Request<Full<Bytes>> {
     Request::post("http://shop.example/orders")
         .header("authorization", "Bearer ann")
         .header("idempotency-key", key)
+        .header("content-type", "application/json")
         .header("cookie", "a=1")
         .header("cookie", "b=2")
         .body(Full::from("{}"))
