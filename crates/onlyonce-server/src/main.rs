@@ -1,8 +1,12 @@
 //! The program `onlyonce`.
 
+mod admin;
 mod cli;
 mod commands;
+mod config;
 mod demo;
+mod logs;
+mod published;
 mod store;
 
 use std::process::ExitCode;
