@@ -22,10 +22,10 @@ pub(crate) enum Command {
     ///
     /// SIGTERM stops it once what is under way has ended, SIGHUP reads the settings again. Exits 0 when it was stopped.
     Serve(Serve),
-    /// Play what goes wrong between clients and a payments service, and check every promise
+    /// A sample payments service behind the gateway, to be tried with curl; with --tour, what goes wrong, played
     ///
-    /// A sample service with the layer on a store in one file, real sockets on a free port, and a ledger that counts
-    /// how often the card was really charged. Exits 0 if every promise held, 1 if one did not.
+    /// The service, the gateway and a store in one file, in one process. The tour retries, storms, hangs up, lets the
+    /// service die and kills the gateway with SIGKILL, and shows after each how often the card was really charged.
     Demo(Demo),
     /// Check the settings that serve would use: every fault at once, and what is legal but risky
     ///
@@ -153,26 +153,22 @@ impl Settings {
 
 #[derive(Args, Debug)]
 pub(crate) struct Demo {
-    /// Play the story and exit: what happens without --serve
-    #[arg(long, conflicts_with = "serve")]
-    tour: bool,
-    /// Keep the sample service listening, to be tried with curl, instead of playing the story
-    #[arg(long, conflicts_with = "json")]
-    serve: bool,
-    /// Where --serve listens; port 0 picks a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", requires = "serve")]
+    /// Play the story on free ports and exit: 0 if every promise held, 1 if one did not
+    #[arg(long, conflicts_with_all = ["listen", "admin", "service"])]
+    pub(crate) tour: bool,
+    /// Where the gateway listens; port 0 picks a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
+    /// Where its admin port is
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    pub(crate) admin: SocketAddr,
+    /// Where the sample service listens
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8082")]
+    pub(crate) service: SocketAddr,
     /// Where records are kept: sqlite:PATH or memory: [default: a new file, removed afterwards]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// Print the results as JSON
-    #[arg(long)]
+    /// Print the results of the story as JSON
+    #[arg(long, requires = "tour")]
     pub(crate) json: bool,
-}
-
-impl Demo {
-    /// Whether the story is played.
-    pub(crate) fn is_tour(&self) -> bool {
-        self.tour || !self.serve
-    }
 }

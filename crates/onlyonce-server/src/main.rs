@@ -1,11 +1,15 @@
 //! The program `onlyonce`.
 
+mod admin;
 mod caller;
 mod cli;
 mod commands;
 mod config;
 mod demo;
 mod gateway;
+mod logs;
+mod node;
+mod published;
 mod store;
 mod tls;
 

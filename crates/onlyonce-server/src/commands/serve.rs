@@ -6,55 +6,40 @@
 //! | SIGHUP | read the settings again: without a fault they hold from the next request on, else the old ones stay |
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 
 use anyhow::Result;
-use onlyonce::Engine;
-use onlyonce::worker::Workers;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::Ended;
+use crate::admin::Figures;
 use crate::cli::Serve;
-use crate::config::{self, Config, Loaded, Sources};
-use crate::gateway::Gateway;
-use crate::{store, tls};
+use crate::config::{self, Loaded, Sources};
+use crate::node::Node;
+use crate::{Ended, logs, tls};
 
 pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     let sources = arguments.settings.sources();
     let loaded = config::load(&sources)?;
+    logs::start(&loaded.config.log)?;
     warn(&loaded);
-    let config = loaded.config;
     // Before anything listens: a signal that comes from now on is not lost.
     let mut signals = Signals::new()?;
-    let store = config.store.open(config.expired).await?;
-    let engine = Engine::new(store.clone());
-    let mut workers = Workers::start(&engine, &config.background);
-    let gateway = Gateway::start(config.clone(), engine.clone()).await?;
-    ready(&gateway, config.admin, &config.store)?;
+    let mut node = Node::start(loaded.config, Figures::install()?).await?;
+    let mut out = io::stdout();
+    writeln!(out, "{}", node.ready())?;
+    out.flush()?;
     loop {
         match signals.next().await {
-            Asked::Reload => {
-                if let Some(config) = reload(&gateway, &sources) {
-                    workers = Workers::start(&engine, &config.background);
-                }
-            }
+            Asked::Reload => reload(&mut node, &sources),
             Asked::Stop => break,
         }
     }
-    let stop_after = gateway.config().stop_after;
     tokio::select! {
-        () = gateway.stop(stop_after) => {}
+        () = node.stop() => Ok(Ended::Yes),
         () = signals.stop() => {
             eprintln!("stopped at once; what was under way is settled when the leases lapse");
-            return Ok(Ended::No);
+            Ok(Ended::No)
         }
     }
-    drop((workers, engine));
-    // A client that does not let go is no reason to fail: the store loses nothing by a process that ends.
-    if let Err(error) = store::close(store).await {
-        tracing::warn!(%error, "the store was not closed");
-    }
-    Ok(Ended::Yes)
 }
 
 /// What is legal and may be regretted.
@@ -64,18 +49,11 @@ fn warn(loaded: &Loaded) {
     files.for_each(|warning| eprintln!("warning: {warning}"));
 }
 
-/// Whoever started us waits for this line.
-fn ready(gateway: &Gateway, admin: SocketAddr, store: &store::Url) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "ready: gateway {} admin http://{admin} store {store}", gateway.url())?;
-    out.flush()
-}
-
-/// The settings that hold from now on, if others do.
-fn reload(gateway: &Gateway, sources: &Sources) -> Option<Config> {
+/// Takes new settings where they are without a fault.
+fn reload(node: &mut Node, sources: &Sources) {
     let reloaded = config::load(sources).map_err(anyhow::Error::from).and_then(|loaded| {
         warn(&loaded);
-        gateway.reload(loaded.config)
+        node.reload(loaded.config)
     });
     match reloaded {
         Ok(stays) => {
@@ -83,12 +61,8 @@ fn reload(gateway: &Gateway, sources: &Sources) -> Option<Config> {
                 eprintln!("warning: {setting} has changed, which takes a restart; it stays as it was");
             }
             eprintln!("reloaded: the settings hold from the next request on");
-            Some(gateway.config())
         }
-        Err(error) => {
-            eprintln!("error: {error:#}\nnot reloaded: the settings stay as they were");
-            None
-        }
+        Err(error) => eprintln!("error: {error:#}\nnot reloaded: the settings stay as they were"),
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use super::bank::{Card, Payment};
-use super::client::{Answer, Client, Order};
+use super::client::{Answer, Order};
 use super::report::Act;
 use super::stage::Stage;
 

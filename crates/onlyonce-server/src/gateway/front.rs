@@ -66,6 +66,9 @@ impl Front {
         }
         name_host(&mut request)?;
         spell(&mut request)?;
+        if let Some(answer) = site.published.answer(request.method(), request.uri().path()) {
+            return Err(answer);
+        }
         if let Some(answer) = own::answer(&request) {
             return Err(answer);
         }

@@ -15,6 +15,7 @@ use super::route;
 use super::tunnel::Tunnels;
 use crate::caller::Callers;
 use crate::config::{self, Config, Pattern, Upstream};
+use crate::published::Published;
 use crate::tls::Connector;
 
 /// All that a request is judged by. Made anew by a reload; a request keeps the one it came under.
@@ -22,6 +23,7 @@ pub(crate) struct Site {
     pub(crate) callers: Callers,
     routes: Vec<Route>,
     default: Route,
+    pub(crate) published: Published,
     pools: HashMap<Upstream, Arc<Pool>>,
 }
 
@@ -54,7 +56,7 @@ impl Site {
         let mut made = |route: &config::Route| -> Result<Route> {
             let tunnels = Tunnels::new(ending.clone());
             let forward = Forward::new(route, pool(&route.upstream), tunnels, ending.clone());
-            let onlyonce = onlyonce.clone().with_policy(route.policy.clone());
+            let onlyonce = onlyonce.clone().counted_as(&route.name).with_policy(route.policy.clone());
             let layer = onlyonce.with_context(|| format!("route \"{}\"", route.name))?.layer();
             Ok(Route {
                 name: route.pattern.as_ref().map(|_| onlyonce::Route(route.name.clone())),
@@ -65,7 +67,8 @@ impl Site {
         };
         let routes = config.routes.iter().map(&mut made).collect::<Result<_>>()?;
         let default = made(&config.default)?;
-        Ok(Self { callers: Callers::new(config)?, routes, default, pools })
+        let published = Published::of(config);
+        Ok(Self { callers: Callers::new(config)?, routes, default, published, pools })
     }
 
     /// The first route that matches, or the default.
