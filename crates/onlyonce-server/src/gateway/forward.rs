@@ -66,7 +66,8 @@ impl Forward {
     pub(crate) fn new(route: &config::Route, pool: Arc<Pool>, tunnels: Tunnels, ending: Ending) -> Self {
         let Policy { dialect, deadline, .. } = &route.policy;
         let parts = route.upstream.uri.clone().into_parts();
-        let prefix = parts.path_and_query.as_ref().map_or("", PathAndQuery::path).trim_end_matches('/').to_owned();
+        let prefix =
+            parts.path_and_query.as_ref().map_or("", PathAndQuery::path).trim_end_matches('/').to_owned();
         Self(Arc::new(Target {
             pool,
             scheme: parts.scheme.unwrap_or(Scheme::HTTP),
@@ -136,7 +137,10 @@ impl Target {
         loop {
             match timeout(left, sending.as_mut()).await {
                 Ok(sent) => return sent,
-                Err(_) => left = progress.map_or(Duration::ZERO, |body| self.deadline.saturating_sub(body.still_for())),
+                Err(_) => {
+                    left =
+                        progress.map_or(Duration::ZERO, |body| self.deadline.saturating_sub(body.still_for()))
+                }
             }
             if left.is_zero() {
                 let late = format!("no answer within {:?}", self.deadline);
@@ -161,12 +165,15 @@ impl Target {
         let mut addressed_for = None;
         for tries in 0.. {
             let connection = self.pool.connection(wanted).await;
-            let (mut sender, origin) = connection.map_err(|error| Failure::DidNotRun(format!("{error:#}")))?;
+            let (mut sender, origin) =
+                connection.map_err(|error| Failure::DidNotRun(format!("{error:#}")))?;
             let version = sender.version();
             match addressed_for.replace(version) {
                 None => self.address(&mut request, came_by, version, upgrade.as_ref())?,
                 Some(before) if before == version => {}
-                Some(_) => return Err(Failure::DidNotRun("the service changed from one HTTP to another".into())),
+                Some(_) => {
+                    return Err(Failure::DidNotRun("the service changed from one HTTP to another".into()));
+                }
             }
             is_sent.store(true, Ordering::Relaxed);
             let mut error = match sender.send(request).await {

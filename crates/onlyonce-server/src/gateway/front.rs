@@ -89,7 +89,9 @@ impl Front {
     fn identified(&self, request: Request<Incoming>, route: &Route, site: &Site) -> Request<Incoming> {
         let (mut parts, body) = request.into_parts();
         let certificate = self.certificate.as_ref();
-        if let Some(verified) = site.callers.verified(&parts, self.address(), certificate, &route.policy.scope) {
+        if let Some(verified) =
+            site.callers.verified(&parts, self.address(), certificate, &route.policy.scope)
+        {
             parts.extensions.insert(verified);
         }
         if let Some(name) = &route.name {
@@ -119,7 +121,9 @@ fn name_host(request: &mut Request<Incoming>) -> Result<(), Response<Bytes>> {
             Err(own::bad_request_and_close("The request has no Host."))
         }
         (None, _) => Ok(()),
-        (Some(authority), Some(host)) if request.version() == Version::HTTP_2 && !is_same(authority, host) => {
+        (Some(authority), Some(host))
+            if request.version() == Version::HTTP_2 && !is_same(authority, host) =>
+        {
             Err(own::bad_request("The request names two hosts."))
         }
         (Some(authority), _) => {

@@ -24,7 +24,8 @@ const ATTEMPT: HeaderName = HeaderName::from_static("onlyonce-attempt");
 const TOKEN: HeaderName = HeaderName::from_static("onlyonce-token");
 const SCOPE: HeaderName = HeaderName::from_static("onlyonce-scope");
 
-const HOP_BY_HOP: [HeaderName; 6] = [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE];
+const HOP_BY_HOP: [HeaderName; 6] =
+    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE];
 
 /// Who asks, as the service is told.
 #[derive(Clone, Debug)]
@@ -51,7 +52,9 @@ pub(crate) fn strip_named(headers: &mut HeaderMap, kept: Option<&HeaderName>) {
         return;
     }
     for name in named(headers) {
-        if Some(&name) != kept && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, CONNECTION, TE].contains(&name) {
+        if Some(&name) != kept
+            && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, CONNECTION, TE].contains(&name)
+        {
             headers.remove(name);
         }
     }
@@ -118,7 +121,12 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
 }
 
 /// What a request says to a service: nothing about the client's connection. An upgrade is said anew.
-pub(crate) fn to_service(headers: &mut HeaderMap, came_by: Version, goes_by: Version, upgrade: Option<&HeaderValue>) {
+pub(crate) fn to_service(
+    headers: &mut HeaderMap,
+    came_by: Version,
+    goes_by: Version,
+    upgrade: Option<&HeaderValue>,
+) {
     let has_trailers = headers.get(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
     strip_hop_by_hop(headers);
     // The client has been told by us to go on, or will be as its body is read.

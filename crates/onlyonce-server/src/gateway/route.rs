@@ -46,9 +46,21 @@ mod tests {
     #[test]
     fn a_star_is_one_segment_and_two_are_the_rest() {
         for (path, along, not) in [
-            ("/orders", &["/orders"][..], &["/orders/", "/orders/1", "/", "/order", "//orders", "/Orders"][..]),
-            ("/orders/*", &["/orders/1", "/orders/a%2Fb"], &["/orders", "/orders/", "/orders/1/", "/orders/1/2"]),
-            ("/orders/*/lines", &["/orders/1/lines"], &["/orders/lines", "/orders//lines", "/orders/1/2/lines"]),
+            (
+                "/orders",
+                &["/orders"][..],
+                &["/orders/", "/orders/1", "/", "/order", "//orders", "/Orders"][..],
+            ),
+            (
+                "/orders/*",
+                &["/orders/1", "/orders/a%2Fb"],
+                &["/orders", "/orders/", "/orders/1/", "/orders/1/2"],
+            ),
+            (
+                "/orders/*/lines",
+                &["/orders/1/lines"],
+                &["/orders/lines", "/orders//lines", "/orders/1/2/lines"],
+            ),
             ("/b/**", &["/b", "/b/", "/b/1", "/b/1/2", "/b//"], &["/", "/bb", "/a/b"]),
             ("/**", &["/", "/a", "/a/b", "//"], &[]),
             ("/", &["/"], &["/a", "//"]),
