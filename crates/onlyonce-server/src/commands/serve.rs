@@ -31,14 +31,9 @@ pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     let mut workers = Workers::start(&engine, &config.background);
     let gateway = Gateway::start(config.clone(), engine.clone()).await?;
     ready(&gateway, config.admin, &config.store)?;
-    loop {
-        match signals.next().await {
-            Asked::Reload => {
-                if let Some(config) = reload(&gateway, &sources) {
-                    workers = Workers::start(&engine, &config.background);
-                }
-            }
-            Asked::Stop => break,
+    while let Asked::Reload = signals.next().await {
+        if let Some(config) = reload(&gateway, &sources) {
+            workers = Workers::start(&engine, &config.background);
         }
     }
     let stop_after = gateway.config().stop_after;

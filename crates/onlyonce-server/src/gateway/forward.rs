@@ -135,13 +135,10 @@ impl Target {
         let mut sending = pin!(self.send(request, upgrade, &is_sent));
         let mut left = self.deadline;
         loop {
-            match timeout(left, sending.as_mut()).await {
-                Ok(sent) => return sent,
-                Err(_) => {
-                    left =
-                        progress.map_or(Duration::ZERO, |body| self.deadline.saturating_sub(body.still_for()))
-                }
+            if let Ok(sent) = timeout(left, sending.as_mut()).await {
+                return sent;
             }
+            left = progress.map_or(Duration::ZERO, |body| self.deadline.saturating_sub(body.still_for()));
             if left.is_zero() {
                 let late = format!("no answer within {:?}", self.deadline);
                 return Err(match is_sent.load(Ordering::Relaxed) {
@@ -283,10 +280,8 @@ impl Target {
                 if let Some(attempt) = attempt {
                     attempt.unknown_because(*reason);
                 }
-                Refusal::UpstreamOutcomeUnknown(match reason {
-                    Reason::Deadline => NoAnswer::TimedOut,
-                    _ => NoAnswer::Lost,
-                })
+                let is_late = *reason == Reason::Deadline;
+                Refusal::UpstreamOutcomeUnknown(if is_late { NoAnswer::TimedOut } else { NoAnswer::Lost })
             }
         };
         problem::answer(&refusal, &self.dialect, None).map(Body::own)

@@ -211,9 +211,7 @@ mod tests {
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let pairs = pairs.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
-        let mut headers = HeaderMap::new();
-        pairs.for_each(|(name, value): (HeaderName, HeaderValue)| drop(headers.append(name, value)));
-        headers
+        HeaderMap::from_iter(pairs)
     }
 
     fn asker() -> Asker {

@@ -98,7 +98,7 @@ impl Gateway {
 
     /// The same as a URL.
     pub(crate) fn url(&self) -> String {
-        format!("{}://{}", if self.is_secure { "https" } else { "http" }, self.address)
+        format!("{}://{}", if self.is_secure { "https" } else { "http" }, self.address())
     }
 
     /// Serves by these settings from the next request on; those under way end under the ones they came under. What they

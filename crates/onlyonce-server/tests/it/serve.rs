@@ -29,8 +29,8 @@ impl Serving {
             .spawn()
             .expect("the program can be started");
         let mut ready = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        let errors = BufReader::new(child.stderr.take().unwrap());
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut ready).expect("a ready line");
+        let errors = BufReader::new(child.stderr.take().expect("piped"));
         Self { child, ready, errors }
     }
 
@@ -40,8 +40,10 @@ impl Serving {
     }
 
     fn signal(&self, name: &str) {
-        let sent =
-            Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &self.child.id().to_string()])
+            .status()
+            .expect("kill can be run");
         assert!(sent.success());
     }
 
@@ -49,7 +51,7 @@ impl Serving {
     fn says(&mut self, words: &str) -> String {
         let mut all = String::new();
         while !all.contains(words) {
-            let read = self.errors.read_line(&mut all).unwrap();
+            let read = self.errors.read_line(&mut all).expect("it writes text");
             assert!(read > 0, "ended without {words:?}: {all}");
         }
         all
@@ -58,7 +60,7 @@ impl Serving {
     fn ended(&mut self) -> ExitStatus {
         let began = Instant::now();
         loop {
-            match self.child.try_wait().unwrap() {
+            match self.child.try_wait().expect("it can be waited for") {
                 Some(status) => return status,
                 None => assert!(began.elapsed() < SOON, "it does not end"),
             }
@@ -67,9 +69,9 @@ impl Serving {
     }
 
     fn send(&self, request: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(self.address()).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
+        let mut stream = TcpStream::connect(self.address()).expect("it listens");
+        stream.set_read_timeout(Some(SOON)).expect("a time-out");
+        stream.write_all(request.as_bytes()).expect("it reads");
         stream
     }
 
@@ -89,7 +91,7 @@ impl Drop for Serving {
 /// All of an answer to a request that asked for the connection to be closed.
 fn read(mut stream: TcpStream) -> String {
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    stream.read_to_string(&mut answer).expect("an answer in time");
     answer
 }
 
@@ -109,13 +111,13 @@ struct Service {
 
 impl Service {
     fn start(name: &'static str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
         let (comes, came) = channel();
         let (go_on, goes_on) = channel();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let mut reader = BufReader::new(stream.unwrap());
+                let mut reader = BufReader::new(stream.expect("a connection"));
                 let mut line = String::new();
                 while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
                     line.clear();
@@ -140,7 +142,7 @@ impl Service {
     }
 
     fn lets(&self, count: usize) {
-        (0..count).for_each(|_| self.go_on.send(()).unwrap());
+        (0..count).for_each(|_| self.go_on.send(()).expect("it serves"));
     }
 }
 

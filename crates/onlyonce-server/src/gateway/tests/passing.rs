@@ -11,7 +11,7 @@ use super::world::{CREATED, SOON, World, post, unkeyed};
 
 /// More than the buffers of four sockets and two libraries hold.
 const MORE_THAN_BUFFERS: usize = 256 * 1024 * 1024;
-const PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
+static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
 
 /// Writes until nobody takes any more; how much went.
 async fn fill(tcp: &mut tokio::net::TcpStream) -> usize {
