@@ -4,7 +4,6 @@
 mod caller;
 mod cli;
 mod commands;
-#[expect(dead_code, reason = "the gateway reads all of it, and comes with its own change")]
 mod config;
 mod demo;
 mod store;
