@@ -27,11 +27,8 @@ pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     let mut out = io::stdout();
     writeln!(out, "{}", node.ready())?;
     out.flush()?;
-    loop {
-        match signals.next().await {
-            Asked::Reload => reload(&mut node, &sources),
-            Asked::Stop => break,
-        }
+    while let Asked::Reload = signals.next().await {
+        reload(&mut node, &sources);
     }
     tokio::select! {
         () = node.stop() => Ok(Ended::Yes),

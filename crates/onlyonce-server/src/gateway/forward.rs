@@ -66,7 +66,8 @@ impl Forward {
     pub(crate) fn new(route: &config::Route, pool: Arc<Pool>, tunnels: Tunnels, ending: Ending) -> Self {
         let Policy { dialect, deadline, .. } = &route.policy;
         let parts = route.upstream.uri.clone().into_parts();
-        let prefix = parts.path_and_query.as_ref().map_or("", PathAndQuery::path).trim_end_matches('/').to_owned();
+        let prefix =
+            parts.path_and_query.as_ref().map_or("", PathAndQuery::path).trim_end_matches('/').to_owned();
         Self(Arc::new(Target {
             pool,
             scheme: parts.scheme.unwrap_or(Scheme::HTTP),
@@ -134,10 +135,10 @@ impl Target {
         let mut sending = pin!(self.send(request, upgrade, &is_sent));
         let mut left = self.deadline;
         loop {
-            match timeout(left, sending.as_mut()).await {
-                Ok(sent) => return sent,
-                Err(_) => left = progress.map_or(Duration::ZERO, |body| self.deadline.saturating_sub(body.still_for())),
+            if let Ok(sent) = timeout(left, sending.as_mut()).await {
+                return sent;
             }
+            left = progress.map_or(Duration::ZERO, |body| self.deadline.saturating_sub(body.still_for()));
             if left.is_zero() {
                 let late = format!("no answer within {:?}", self.deadline);
                 return Err(match is_sent.load(Ordering::Relaxed) {
@@ -161,12 +162,15 @@ impl Target {
         let mut addressed_for = None;
         for tries in 0.. {
             let connection = self.pool.connection(wanted).await;
-            let (mut sender, origin) = connection.map_err(|error| Failure::DidNotRun(format!("{error:#}")))?;
+            let (mut sender, origin) =
+                connection.map_err(|error| Failure::DidNotRun(format!("{error:#}")))?;
             let version = sender.version();
             match addressed_for.replace(version) {
                 None => self.address(&mut request, came_by, version, upgrade.as_ref())?,
                 Some(before) if before == version => {}
-                Some(_) => return Err(Failure::DidNotRun("the service changed from one HTTP to another".into())),
+                Some(_) => {
+                    return Err(Failure::DidNotRun("the service changed from one HTTP to another".into()));
+                }
             }
             is_sent.store(true, Ordering::Relaxed);
             let mut error = match sender.send(request).await {
@@ -276,10 +280,8 @@ impl Target {
                 if let Some(attempt) = attempt {
                     attempt.unknown_because(*reason);
                 }
-                Refusal::UpstreamOutcomeUnknown(match reason {
-                    Reason::Deadline => NoAnswer::TimedOut,
-                    _ => NoAnswer::Lost,
-                })
+                let is_late = *reason == Reason::Deadline;
+                Refusal::UpstreamOutcomeUnknown(if is_late { NoAnswer::TimedOut } else { NoAnswer::Lost })
             }
         };
         problem::answer(&refusal, &self.dialect, None).map(Body::own)

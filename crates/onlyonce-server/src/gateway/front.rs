@@ -34,6 +34,8 @@ pub(crate) struct Front {
     pub(crate) head: Head,
 }
 
+/// The answer to a request that goes no further.
+type Refused = Box<Response<Bytes>>;
 type Answer = Result<Response<onlyonce::Body<Body>>, Infallible>;
 type Forwarding = <Forward as Service<Request<onlyonce::Body<Incoming>>>>::Future;
 
@@ -46,7 +48,7 @@ impl hyper::service::Service<Request<Incoming>> for Front {
         let site = self.sites.read().unwrap_or_else(PoisonError::into_inner).clone();
         match self.enter(request, &site) {
             Ok((request, route)) => Either::Left(route.service.clone().call(request)),
-            Err(answer) => Either::Right(ready(Ok(answer.map(onlyonce::Body::whole)))),
+            Err(answer) => Either::Right(ready(Ok((*answer).map(onlyonce::Body::whole)))),
         }
     }
 }
@@ -57,12 +59,14 @@ impl Front {
         &self,
         mut request: Request<Incoming>,
         site: &'a Site,
-    ) -> Result<(Request<Incoming>, &'a Route), Response<Bytes>> {
+    ) -> Result<(Request<Incoming>, &'a Route), Refused> {
         if *request.method() == Method::CONNECT {
-            return Err(own::no_tunnels());
+            return Err(own::no_tunnels().into());
         }
         if request.headers().contains_key(TRANSFER_ENCODING) && self.head.is_ambiguous() {
-            return Err(own::bad_request_and_close("The request has both a length and a transfer coding."));
+            return Err(
+                own::bad_request_and_close("The request has both a length and a transfer coding.").into()
+            );
         }
         name_host(&mut request)?;
         spell(&mut request)?;
@@ -70,7 +74,7 @@ impl Front {
             return Err(answer);
         }
         if let Some(answer) = own::answer(&request) {
-            return Err(answer);
+            return Err(answer.into());
         }
         let asked = own::asked_route(&request);
         let route = match &asked {
@@ -92,7 +96,9 @@ impl Front {
     fn identified(&self, request: Request<Incoming>, route: &Route, site: &Site) -> Request<Incoming> {
         let (mut parts, body) = request.into_parts();
         let certificate = self.certificate.as_ref();
-        if let Some(verified) = site.callers.verified(&parts, self.address(), certificate, &route.policy.scope) {
+        if let Some(verified) =
+            site.callers.verified(&parts, self.address(), certificate, &route.policy.scope)
+        {
             parts.extensions.insert(verified);
         }
         if let Some(name) = &route.name {
@@ -108,26 +114,28 @@ impl Front {
 
 /// Exactly one host, in `Host`, and the target without it: HTTP/1.1 demands the header, an absolute target wins over it,
 /// and HTTP/2 has it in the target.
-fn name_host(request: &mut Request<Incoming>) -> Result<(), Response<Bytes>> {
+fn name_host(request: &mut Request<Incoming>) -> Result<(), Refused> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
-        return Err(own::bad_request_and_close("The request has more than one Host."));
+        return Err(own::bad_request_and_close("The request has more than one Host.").into());
     }
     if host.is_some_and(|host| !is_host(host.as_bytes())) {
-        return Err(own::bad_request_and_close("The request's Host is not the name of one."));
+        return Err(own::bad_request_and_close("The request's Host is not the name of one.").into());
     }
     match (request.uri().authority(), host) {
         (None, None) if request.version() == Version::HTTP_11 => {
-            Err(own::bad_request_and_close("The request has no Host."))
+            Err(own::bad_request_and_close("The request has no Host.").into())
         }
         (None, _) => Ok(()),
-        (Some(authority), Some(host)) if request.version() == Version::HTTP_2 && !is_same(authority, host) => {
-            Err(own::bad_request("The request names two hosts."))
+        (Some(authority), Some(host))
+            if request.version() == Version::HTTP_2 && !is_same(authority, host) =>
+        {
+            Err(own::bad_request("The request names two hosts.").into())
         }
         (Some(authority), _) => {
             if !is_host(authority.as_str().as_bytes()) {
-                return Err(own::bad_request("The request's host is not the name of one."));
+                return Err(own::bad_request("The request's host is not the name of one.").into());
             }
             let host = HeaderValue::try_from(authority.as_str());
             let host = host.map_err(|_| own::bad_request("The request's host is not the name of one."))?;
@@ -151,7 +159,7 @@ fn is_same(authority: &Authority, host: &HeaderValue) -> bool {
 }
 
 /// The path in its one spelling. `OPTIONS *` has none.
-fn spell(request: &mut Request<Incoming>) -> Result<(), Response<Bytes>> {
+fn spell(request: &mut Request<Incoming>) -> Result<(), Refused> {
     let uri = request.uri();
     if uri.path() == "*" && *request.method() == Method::OPTIONS {
         return Ok(());

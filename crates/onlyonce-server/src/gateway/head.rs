@@ -106,19 +106,27 @@ mod tests {
 
     #[test]
     fn a_length_and_a_coding_in_one_head_are_seen_in_any_order_and_in_any_pieces() {
-        let text = "POST / HTTP/1.1\r\nHost: a\r\nCONTENT-length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        let text =
+            "POST / HTTP/1.1\r\nHost: a\r\nCONTENT-length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
         assert!(reads(&[text]));
         for at in 1..text.len() {
             assert!(reads(&[&text[..at], &text[at..]]), "{at}");
         }
         assert!(reads(&["POST / HTTP/1.1\nTransfer-Encoding: chunked\nContent-Length: 5\n\n"]));
-        assert!(reads(&["\r\n\r\nPOST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n"]));
+        assert!(reads(&[
+            "\r\n\r\nPOST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n"
+        ]));
     }
 
     #[test]
     fn what_stands_in_a_body_is_not_the_head() {
-        assert!(!reads(&["POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n14\r\nContent-Length: 5\r\n\r\n\r\n"]));
-        assert!(!reads(&["POST / HTTP/1.1\r\nContent-Length: 90\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n"]));
+        assert!(!reads(&[
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n14\r\nContent-Length: 5\r\n\r\n\r\n"
+        ]));
+        assert!(!reads(&[
+            "POST / HTTP/1.1\r\nContent-Length: 90\r\n\r\n",
+            "Transfer-Encoding: chunked\r\n\r\n"
+        ]));
     }
 
     #[test]

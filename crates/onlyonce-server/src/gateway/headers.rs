@@ -24,7 +24,8 @@ const ATTEMPT: HeaderName = HeaderName::from_static("onlyonce-attempt");
 const TOKEN: HeaderName = HeaderName::from_static("onlyonce-token");
 const SCOPE: HeaderName = HeaderName::from_static("onlyonce-scope");
 
-const HOP_BY_HOP: [HeaderName; 6] = [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE];
+const HOP_BY_HOP: [HeaderName; 6] =
+    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE];
 
 /// Who asks, as the service is told.
 #[derive(Clone, Debug)]
@@ -51,7 +52,9 @@ pub(crate) fn strip_named(headers: &mut HeaderMap, kept: Option<&HeaderName>) {
         return;
     }
     for name in named(headers) {
-        if Some(&name) != kept && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, CONNECTION, TE].contains(&name) {
+        if Some(&name) != kept
+            && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, CONNECTION, TE].contains(&name)
+        {
             headers.remove(name);
         }
     }
@@ -118,7 +121,12 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
 }
 
 /// What a request says to a service: nothing about the client's connection. An upgrade is said anew.
-pub(crate) fn to_service(headers: &mut HeaderMap, came_by: Version, goes_by: Version, upgrade: Option<&HeaderValue>) {
+pub(crate) fn to_service(
+    headers: &mut HeaderMap,
+    came_by: Version,
+    goes_by: Version,
+    upgrade: Option<&HeaderValue>,
+) {
     let has_trailers = headers.get(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
     strip_hop_by_hop(headers);
     // The client has been told by us to go on, or will be as its body is read.
@@ -190,11 +198,21 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The protocol that a request asks to go on in.
+/// The protocol that a request asks to go on in. Another HTTP is not one: whoever could speak it with the service through
+/// us could send it requests that nobody has judged.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(CONNECTION)?;
-    let asks = named(headers).contains(&UPGRADE);
-    headers.get(UPGRADE).filter(|_| asks).cloned()
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let (protocol, other) = (protocols.next()?, protocols.next());
+    let asks = named(headers).contains(&UPGRADE) && other.is_none() && !protocol.to_str().is_ok_and(is_http);
+    asks.then(|| protocol.clone())
+}
+
+/// Whether one of these is HTTP, or would hide it: `h2c`, `HTTP/2.0`, `TLS/1.3`.
+fn is_http(protocols: &str) -> bool {
+    let mut names =
+        protocols.split(',').map(|protocol| protocol.trim().split('/').next().unwrap_or_default());
+    names.any(|name| ["h2c", "h2", "http", "tls"].iter().any(|http| name.eq_ignore_ascii_case(http)))
 }
 
 #[cfg(test)]
@@ -203,9 +221,7 @@ mod tests {
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let pairs = pairs.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
-        let mut headers = HeaderMap::new();
-        pairs.for_each(|(name, value): (HeaderName, HeaderValue)| drop(headers.append(name, value)));
-        headers
+        HeaderMap::from_iter(pairs)
     }
 
     fn asker() -> Asker {
@@ -286,5 +302,10 @@ mod tests {
         assert_eq!(upgrade(&asks).unwrap(), "websocket");
         assert_eq!(upgrade(&headers(&[("upgrade", "websocket")])), None);
         assert_eq!(upgrade(&headers(&[("connection", "upgrade")])), None);
+        for http in ["h2c", "H2C", "websocket, h2c", "HTTP/2.0", "TLS/1.3"] {
+            assert_eq!(upgrade(&headers(&[("connection", "upgrade"), ("upgrade", http)])), None, "{http}");
+        }
+        let two = [("connection", "upgrade"), ("upgrade", "websocket"), ("upgrade", "h2c")];
+        assert_eq!(upgrade(&headers(&two)), None);
     }
 }

@@ -66,7 +66,9 @@ impl Gateway {
         let is_secure = acceptor.is_some();
         let acceptor = Arc::new(RwLock::new(acceptor));
         let tcp = TcpListener::bind(config.listen).await;
-        let tcp = tcp.with_context(|| format!("cannot listen on \"{}\"; set listen to a free address", config.listen))?;
+        let tcp = tcp.with_context(|| {
+            format!("cannot listen on \"{}\"; set listen to a free address", config.listen)
+        })?;
         let address = tcp.local_addr()?;
         let listener = Listener {
             tcp,
@@ -76,7 +78,17 @@ impl Gateway {
             open: open.subscribe(),
         };
         let accepting = tokio::spawn(listener.accept());
-        Ok(Self { address, is_secure, engine, sites, acceptor, phase, open, accepting, config: RwLock::new(config) })
+        Ok(Self {
+            address,
+            is_secure,
+            engine,
+            sites,
+            acceptor,
+            phase,
+            open,
+            accepting,
+            config: RwLock::new(config),
+        })
     }
 
     /// Where clients come in.
@@ -86,7 +98,7 @@ impl Gateway {
 
     /// The same as a URL.
     pub(crate) fn url(&self) -> String {
-        format!("{}://{}", if self.is_secure { "https" } else { "http" }, self.address)
+        format!("{}://{}", if self.is_secure { "https" } else { "http" }, self.address())
     }
 
     /// Serves by these settings from the next request on; those under way end under the ones they came under. What they

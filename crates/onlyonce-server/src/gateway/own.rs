@@ -52,7 +52,8 @@ fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
-        let escaped = tail.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        let escaped =
+            tail.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
         match escaped.and_then(octet) {
             Some(byte) => {
                 bytes.push(byte);
@@ -83,7 +84,9 @@ pub(crate) fn bad_request_and_close(detail: &str) -> Response<Bytes> {
 pub(crate) fn no_tunnels() -> Response<Bytes> {
     let detail = "The gateway opens no tunnels: CONNECT is not supported.";
     let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed", detail);
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+    response
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
@@ -122,7 +125,14 @@ mod tests {
             assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{path}");
         }
         assert!(answer(&request(Method::POST, "/_onlyonce/keys/k")).is_some());
-        for path in ["/", "/orders", "/_onlyoncex", "/a/_onlyonce/keys/k", "/_onlyonce/keys/k", "/_onlyonce/keys/k/response"] {
+        for path in [
+            "/",
+            "/orders",
+            "/_onlyoncex",
+            "/a/_onlyonce/keys/k",
+            "/_onlyonce/keys/k",
+            "/_onlyonce/keys/k/response",
+        ] {
             assert!(answer(&request(Method::GET, path)).is_none(), "{path}");
         }
     }

@@ -125,12 +125,16 @@ impl Pool {
             let parts = Together::default();
             let (sender, connection) = http2::handshake(parts.clone(), io).await?;
             // What goes wrong on a connection, its requests are told. Dropped at the end, it tells them that too.
-            tokio::spawn(async move { tokio::select! { () = parts.run(connection) => {}, () = ending.come() => {} } });
+            tokio::spawn(async move {
+                tokio::select! { () = parts.run(connection) => {}, () = ending.come() => {} }
+            });
             return Ok(Sender::Http2(sender));
         }
         let (sender, connection) = http1::handshake(io).await?;
         let connection = connection.with_upgrades();
-        tokio::spawn(async move { tokio::select! { _ = connection => {}, () = ending.come() => {} } });
+        tokio::spawn(async move {
+            tokio::select! { _ = connection => {}, () = ending.come() => {} }
+        });
         Ok(Sender::Http1(sender))
     }
 

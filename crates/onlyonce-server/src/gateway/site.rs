@@ -49,7 +49,9 @@ impl Site {
         let mut pool = |upstream: &Upstream| -> Arc<Pool> {
             let is_clear = upstream.uri.scheme_str() == Some("http");
             let old = before.filter(|_| is_clear).and_then(|site| site.pools.get(upstream));
-            let new = || old.cloned().unwrap_or_else(|| Pool::new(upstream.clone(), connector.clone(), ending.clone()));
+            let new = || {
+                old.cloned().unwrap_or_else(|| Pool::new(upstream.clone(), connector.clone(), ending.clone()))
+            };
             pools.entry(upstream.clone()).or_insert_with(new).clone()
         };
         let onlyonce = Onlyonce::on(engine.clone()).for_service(&config.service).with_verified();

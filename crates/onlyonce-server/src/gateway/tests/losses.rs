@@ -141,7 +141,8 @@ async fn half_a_head_is_doubt() {
 /// G01, U03
 #[tokio::test]
 async fn a_head_that_is_no_http_is_doubt() {
-    for answer in ["SMTP ready\r\n\r\n", "HTTP/1.1 abc\r\n\r\n", "HTTP/1.1 201 Created\r\nno header\r\n\r\n"] {
+    for answer in ["SMTP ready\r\n\r\n", "HTTP/1.1 abc\r\n\r\n", "HTTP/1.1 201 Created\r\nno header\r\n\r\n"]
+    {
         let service = answering_broken(answer).await;
         UNKNOWN.is_of(&World::before(&service).await, &service).await;
     }
@@ -150,7 +151,8 @@ async fn a_head_that_is_no_http_is_doubt() {
 /// G01, U03
 #[tokio::test]
 async fn a_protocol_that_nobody_asked_for_is_doubt() {
-    let service = answering_broken("HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n").await;
+    let service =
+        answering_broken("HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n").await;
     UNKNOWN.is_of(&World::before(&service).await, &service).await;
 }
 
@@ -186,7 +188,8 @@ const DEADLINE: Duration = Duration::from_secs(1);
 fn within_a_second(service: &Service) -> Config {
     let mut config = config(service.address);
     let store_timeout = DEADLINE / 4;
-    config.default.policy = Policy { lease: DEADLINE, deadline: DEADLINE, store_timeout, ..Policy::default() };
+    config.default.policy =
+        Policy { lease: DEADLINE, deadline: DEADLINE, store_timeout, ..Policy::default() };
     config
 }
 

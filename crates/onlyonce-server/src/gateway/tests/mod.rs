@@ -4,6 +4,7 @@ mod http2;
 mod losses;
 mod passing;
 mod requests;
+mod secured;
 mod service;
 mod stops;
 mod wire;

@@ -11,7 +11,7 @@ use super::world::{CREATED, SOON, World, post, unkeyed};
 
 /// More than the buffers of four sockets and two libraries hold.
 const MORE_THAN_BUFFERS: usize = 256 * 1024 * 1024;
-const PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
+static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
 
 /// Writes until nobody takes any more; how much went.
 async fn fill(tcp: &mut tokio::net::TcpStream) -> usize {
@@ -46,7 +46,9 @@ async fn an_upload_passes_as_the_service_takes_it() {
     .await;
     let world = World::before(&service).await;
     let mut client = world.connect().await;
-    client.write(format!("POST /orders HTTP/1.1\r\nhost: shop\r\ncontent-length: {MORE_THAN_BUFFERS}\r\n\r\n")).await;
+    client
+        .write(format!("POST /orders HTTP/1.1\r\nhost: shop\r\ncontent-length: {MORE_THAN_BUFFERS}\r\n\r\n"))
+        .await;
     service.has_seen(1).await;
     let written = fill(&mut client.tcp).await;
     go_on.send(()).unwrap();
@@ -120,7 +122,8 @@ async fn echo(mut connection: Connection) {
     }
 }
 
-pub(super) const UPGRADE: &str = "GET /chat HTTP/1.1\r\nhost: shop\r\nconnection: keep-alive, Upgrade\r\nupgrade: echo\r\n\r\n";
+pub(super) const UPGRADE: &str =
+    "GET /chat HTTP/1.1\r\nhost: shop\r\nconnection: keep-alive, Upgrade\r\nupgrade: echo\r\n\r\n";
 
 /// G01: web sockets begin so.
 #[tokio::test]
@@ -130,7 +133,10 @@ async fn another_protocol_passes_both_ways() {
     let mut client = world.connect().await;
     client.write(UPGRADE).await;
     let head = timeout(SOON, client.head()).await.unwrap().unwrap();
-    assert_eq!((head.status(), head.header("upgrade"), head.header("x-mine")), (101, Some("echo"), Some("1")));
+    assert_eq!(
+        (head.status(), head.header("upgrade"), head.header("x-mine")),
+        (101, Some("echo"), Some("1"))
+    );
     assert_eq!(client.line().await.unwrap(), "hello");
     for word in ["one", "two"] {
         client.write(format!("{word}\n")).await;
@@ -142,6 +148,19 @@ async fn another_protocol_passes_both_ways() {
     assert_eq!(service.only().first, "GET /chat HTTP/1.1");
 }
 
+/// G01: a tunnel of HTTP would lead past every rule.
+#[tokio::test]
+async fn another_http_is_no_other_protocol() {
+    let service = Service::answering(CREATED).await;
+    let world = World::before(&service).await;
+    let asks = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n";
+    assert_eq!(world.send(format!("GET / HTTP/1.1\r\nhost: shop\r\n{asks}\r\n")).await.status(), 201);
+    let seen = service.only();
+    for name in ["upgrade", "connection", "http2-settings"] {
+        assert_eq!(seen.header(name), None);
+    }
+}
+
 /// G04: what has no end of its own is closed once all else has ended.
 #[tokio::test]
 async fn a_stop_closes_what_has_become_another_protocol() {
@@ -151,7 +170,9 @@ async fn a_stop_closes_what_has_become_another_protocol() {
     client.write(UPGRADE).await;
     assert_eq!(client.head().await.unwrap().status(), 101);
     assert_eq!(client.line().await.unwrap(), "hello");
-    timeout(SOON, world.gateway.stop(Duration::from_secs(60))).await.expect("it does not wait for the tunnel");
+    timeout(SOON, world.gateway.stop(Duration::from_secs(60)))
+        .await
+        .expect("it does not wait for the tunnel");
     timeout(SOON, client.closed()).await.unwrap();
 }
 

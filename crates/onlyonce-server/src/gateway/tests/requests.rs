@@ -90,7 +90,8 @@ async fn the_path_that_is_judged_is_the_path_that_is_passed_on() {
     config.routes = vec![route("POST /orders", upstream(service.address), strict)];
     let world = World::with(config).await;
     for path in ["/orders", "/%6frders", "/a/../orders", "/%2e/orders", "/a/%2E%2e/orders?x=%6f"] {
-        let answer = world.send(format!("POST {path} HTTP/1.1\r\nhost: shop\r\ncontent-length: 0\r\n\r\n")).await;
+        let answer =
+            world.send(format!("POST {path} HTTP/1.1\r\nhost: shop\r\ncontent-length: 0\r\n\r\n")).await;
         assert_eq!((answer.status(), answer.code().as_str()), (400, "idempotency_key_missing"), "{path}");
     }
     assert_eq!(service.count(), 0);
@@ -115,7 +116,10 @@ async fn each_route_has_its_policy_and_its_service() {
         Service::answering("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nrest").await,
     ];
     let mut config = config(rest.address);
-    let by_route = Policy { scope: vec!["route".parse().unwrap(), "header:authorization".parse().unwrap()], ..Policy::default() };
+    let by_route = Policy {
+        scope: vec!["route".parse().unwrap(), "header:authorization".parse().unwrap()],
+        ..Policy::default()
+    };
     config.routes = vec![
         route("POST /payments/*", upstream(payments.address), by_route.clone()),
         route("POST /payments/**", upstream(refunds.address), by_route),
@@ -140,7 +144,8 @@ async fn our_own_paths_never_go_to_a_service() {
     let service = Service::answering(CREATED).await;
     let world = World::before(&service).await;
     for path in ["/_onlyonce/else", "/_onlyonce", "/%5fonlyonce/x", "/a/../_onlyonce/keys/k/x"] {
-        let answer = world.send(format!("POST {path} HTTP/1.1\r\nhost: shop\r\ncontent-length: 0\r\n\r\n")).await;
+        let answer =
+            world.send(format!("POST {path} HTTP/1.1\r\nhost: shop\r\ncontent-length: 0\r\n\r\n")).await;
         assert_eq!(answer.status(), 404, "{path}");
     }
     assert_eq!(service.count(), 0);
@@ -151,12 +156,18 @@ async fn our_own_paths_never_go_to_a_service() {
 async fn a_length_and_a_coding_are_refused_and_the_connection_closes() {
     let service = Service::answering(CREATED).await;
     let world = World::before(&service).await;
-    for lengths in ["content-length: 5\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 5"] {
+    for lengths in
+        ["content-length: 5\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 5"]
+    {
         let mut client = world.connect().await;
         // Also as the second request of a connection.
         client.write("GET / HTTP/1.1\r\nhost: shop\r\n\r\n").await;
         assert_eq!(client.message().await.unwrap().status(), 201);
-        client.write(format!("POST /orders HTTP/1.1\r\nhost: shop\r\n{lengths}\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\n\r\n")).await;
+        client
+            .write(format!(
+                "POST /orders HTTP/1.1\r\nhost: shop\r\n{lengths}\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\n\r\n"
+            ))
+            .await;
         assert_eq!(client.message().await.unwrap().status(), 400);
         client.closed().await;
     }
@@ -173,7 +184,10 @@ async fn a_length_and_a_coding_are_refused_and_the_connection_closes() {
     let seen = service.seen();
     assert!(seen[before..].iter().all(|seen| !seen.first.contains("smuggled")));
     let both: Vec<_> = seen.iter().filter(|seen| seen.first.contains("/both")).collect();
-    assert!(both.iter().all(|seen| seen.header("content-length").is_none() && seen.text() == "{}"), "{both:?}");
+    assert!(
+        both.iter().all(|seen| seen.header("content-length").is_none() && seen.text() == "{}"),
+        "{both:?}"
+    );
 }
 
 /// G01
@@ -189,6 +203,9 @@ async fn exactly_one_host_is_named() {
     world.send("GET http://a.example/x HTTP/1.1\r\nhost: b.example\r\n\r\n").await;
     let seen = service.only();
     assert_eq!((seen.first.as_str(), seen.header("host")), ("GET /x HTTP/1.1", Some("a.example")));
+    // HTTP/1.0 may do without.
+    assert_eq!(world.send("GET /y HTTP/1.0\r\n\r\n").await.status(), 201);
+    assert_eq!(service.seen()[1].header("host"), Some(service.address.to_string().as_str()));
 }
 
 /// G01
@@ -261,7 +278,8 @@ async fn a_client_that_still_sends_can_read_why_it_was_refused() {
     let service = Service::answering(CREATED).await;
     let world = World::before(&service).await;
     let size = 8_000_000;
-    let head = post("k-1").replacen("content-length: 2\r\n\r\n{}", &format!("content-length: {size}\r\n\r\n"), 1);
+    let head =
+        post("k-1").replacen("content-length: 2\r\n\r\n{}", &format!("content-length: {size}\r\n\r\n"), 1);
     let mut client = world.connect().await;
     client.write(head).await;
     // All of it, before a byte of the answer is read.

@@ -34,7 +34,8 @@ impl Wire {
         let length = message.header("content-length").map(|length| length.parse().unwrap());
         let is_chunked = message.header("transfer-encoding") == Some("chunked");
         let is_request = !message.first.starts_with("HTTP/");
-        let is_bare = ["101", "204", "304"].iter().any(|status| message.first.split(' ').nth(1) == Some(*status));
+        let is_bare =
+            ["101", "204", "304"].iter().any(|status| message.first.split(' ').nth(1) == Some(*status));
         message.body = match length {
             _ if is_chunked => self.chunks().await,
             _ if is_bare => Vec::new(),

@@ -42,7 +42,12 @@ pub(super) fn config(address: SocketAddr) -> Config {
         upstream_ca: None,
         jwt: None,
         routes: Vec::new(),
-        default: Route { name: "*".into(), pattern: None, upstream: upstream(address), policy: Policy::default() },
+        default: Route {
+            name: "*".into(),
+            pattern: None,
+            upstream: upstream(address),
+            policy: Policy::default(),
+        },
         background: Background::default(),
         admin_tokens: Vec::new(),
         log: Log { filter: "info".into(), format: LogFormat::Text },
@@ -94,7 +99,9 @@ impl World {
     /// What became of a key.
     pub(super) async fn state(&self, key: &str) -> String {
         let answer = self
-            .send(format!("GET /_onlyonce/keys/{key} HTTP/1.1\r\nhost: shop\r\nauthorization: Bearer ann\r\n\r\n"))
+            .send(format!(
+                "GET /_onlyonce/keys/{key} HTTP/1.1\r\nhost: shop\r\nauthorization: Bearer ann\r\n\r\n"
+            ))
             .await;
         let state: serde_json::Value = serde_json::from_slice(&answer.body).expect("a state in JSON");
         state["state"].as_str().unwrap_or("none").to_owned()
