@@ -22,7 +22,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, Uri, response};
 use http_body::Body as HttpBody;
-use onlyonce_core::fingerprint::Subject;
+use onlyonce_core::fingerprint::{Candidates, Subject};
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::{self, Admission};
 use onlyonce_core::outcome::{Meaning, Outcome, Said, meaning};
@@ -36,6 +36,7 @@ use tower_service::Service;
 
 use crate::attempt::Attempt;
 use crate::body::{Body, Read, read, read_request};
+use crate::counts::{Counts, Decision};
 use crate::engine::{Begun, Engine, chain, fresh_token, store_unavailable};
 use crate::future::Hold;
 use crate::layer::Settings;
@@ -52,6 +53,7 @@ pub(crate) struct Keyed {
     pub(crate) scope: Scope,
     pub(crate) key: Key,
     pub(crate) route: Arc<str>,
+    pub(crate) counts: Arc<Counts>,
 }
 
 /// What is to be done with a request, once the store has been asked.
@@ -80,16 +82,30 @@ where
     let bytes_max = keyed.policy().request_bytes_max;
     let body = match read_request(body, bytes_max).await {
         Ok(Some(bytes)) => bytes,
-        Ok(None) => return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max })),
+        Ok(None) => {
+            keyed.counts.request(Decision::Limited);
+            return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max }));
+        }
         Err(_) => return Ok(answer::unreadable()),
     };
+    let began = Instant::now();
     match keyed.way(&parts, &body).await {
-        Way::Replay(record) => Ok(answer::replay(&record, keyed.policy())),
-        Way::Refuse(refusal) => Ok(keyed.refuse(&refusal)),
-        Way::Accepted(refusal) => Ok(keyed.accepted(&refusal).await),
+        Way::Replay(record) => {
+            keyed.count(Decision::Replayed, began.elapsed());
+            Ok(answer::replay(&record, keyed.policy()))
+        }
+        Way::Refuse(refusal) => {
+            keyed.count(Decision::from(&refusal), began.elapsed());
+            Ok(keyed.refuse(&refusal))
+        }
+        Way::Accepted(refusal) => {
+            keyed.count(Decision::InProgress, began.elapsed());
+            Ok(keyed.accepted(&refusal).await)
+        }
         // Boxed apart, as is the beginning: of ten thousand duplicates that wait, none holds the room for either.
-        Way::Run(lease) => Box::pin(keyed.run(lease, parts, body, inner)).await,
+        Way::Run(lease) => Box::pin(keyed.run(lease, began, parts, body, inner)).await,
         Way::Unprotected => {
+            keyed.count(Decision::StoreUnavailable, began.elapsed());
             // Nothing is on record, but a handler that counts on its attempt still has one downstream key to send.
             let handle = Handle { id: Id::of(&keyed.scope, &keyed.key), token: fresh_token() };
             parts.extensions.insert(Attempt::new(1, handle, keyed.scope.clone(), keyed.key.clone()));
@@ -101,18 +117,22 @@ where
 }
 
 impl Keyed {
-    fn policy(&self) -> &Policy {
+    pub(crate) fn policy(&self) -> &Policy {
         &self.settings.policy
+    }
+
+    /// A request counts once, with what it took beyond the work itself.
+    fn count(&self, decision: Decision, added: Duration) {
+        self.counts.request(decision);
+        self.engine.times.added(decision, added);
     }
 
     fn refuse<R>(&self, refusal: &Refusal) -> Response<Body<R>> {
         problem::answer(refusal, &self.policy().dialect, Some(&self.key)).map(Body::whole)
     }
 
-    /// Begins, and waits and begins again, until there is an answer.
-    async fn way(&self, parts: &Parts, body: &Bytes) -> Way {
-        let id = Id::of(&self.scope, &self.key);
-        let policy = self.policy();
+    /// The fingerprint of this request, in each way it may have been stored.
+    pub(crate) fn candidates<'a>(&'a self, parts: &'a Parts, body: &'a Bytes) -> Candidates<'a> {
         let uri = whole_uri(parts);
         let subject = Subject {
             method: parts.method.as_str(),
@@ -121,7 +141,14 @@ impl Keyed {
             headers: &parts.headers,
             body,
         };
-        let candidates = policy.fingerprint.candidates(subject);
+        self.policy().fingerprint.candidates(subject)
+    }
+
+    /// Begins, and waits and begins again, until there is an answer.
+    async fn way(&self, parts: &Parts, body: &Bytes) -> Way {
+        let id = Id::of(&self.scope, &self.key);
+        let policy = self.policy();
+        let candidates = self.candidates(parts, body);
         let patience = Patience::of(&parts.headers, policy);
         loop {
             let request = machine::Request {
@@ -190,6 +217,7 @@ impl Keyed {
     async fn run<S, B, R>(
         self,
         lease: Lease,
+        began: Instant,
         mut parts: Parts,
         body: Bytes,
         inner: S,
@@ -210,15 +238,18 @@ impl Keyed {
         headers::strip_upgrade(&mut parts.headers);
         parts.extensions.insert(attempt.clone());
         let request = Request::from_parts(parts, Body::whole(body));
+        let worked_since = Instant::now();
         let work = AssertUnwindSafe(self.work(inner, request, &attempt, &lease)).catch_unwind();
         let ended = tokio::select! {
             biased;
             ended = work => ended.unwrap_or(Ended::NoAnswer(Reason::Panicked)),
             () = lease.keep(&self.engine, store_timeout) => Ended::NoAnswer(Reason::Deadline),
         };
+        let worked = worked_since.elapsed();
         let (outcome, own) = self.ended(ended);
         let finished = self.engine.finish(lease, outcome, store_timeout).await;
         self.hold.set(false);
+        self.count(Decision::run(number), began.elapsed().saturating_sub(worked));
         match own {
             Ok(own) => Ok(answer::finished(own, &finished, self.policy())),
             Err(error) => Err(error),
