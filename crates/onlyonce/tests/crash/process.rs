@@ -130,6 +130,8 @@ impl Victim {
 }
 
 async fn died(child: &mut Child) {
+    // Waiting would close it, and a victim whose stdin is closed thinks that its driver is gone, and ends before its step.
+    let _stdin = child.stdin.take();
     let status = timeout(PATIENCE, child.wait()).await.expect("the victim dies");
     was_killed(status.expect("a child of ours can be waited for"));
 }
