@@ -493,6 +493,11 @@ pub fn standing(seen: Option<&Seen>, policy: &Policy) -> Standing {
     }
 }
 
+/// Whether nobody knows what became of the work.
+pub fn is_unknown(record: &Record) -> bool {
+    matches!(record.state, State::Unknown { .. })
+}
+
 /// Why a caller who asks for the stored answer of an ended record gets none, where there is more to say than "none".
 pub fn withheld(seen: &Seen) -> Option<Refusal> {
     match &seen.record.state {

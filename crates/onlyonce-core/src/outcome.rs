@@ -44,8 +44,8 @@ pub struct Said {
 pub enum SaidOutcome {
     /// It did not run, whatever the status.
     DidNotRun,
-    /// Nobody knows, whatever the status.
-    Unknown,
+    /// Nobody knows, whatever the status, and why.
+    Unknown(Reason),
 }
 
 /// What the answer of an attempt means, before its body is looked at.
@@ -69,7 +69,7 @@ pub enum Meaning {
 pub fn meaning(status: u16, said: Said, attempt: u32, effects: Effects, policy: &Policy) -> Meaning {
     match said.outcome {
         Some(SaidOutcome::DidNotRun) => return Meaning::DidNotRun { keep_for: None },
-        Some(SaidOutcome::Unknown) => return Meaning::Unknown(Reason::Said),
+        Some(SaidOutcome::Unknown(reason)) => return Meaning::Unknown(reason),
         None => {}
     }
     // Downstream says that the first attempt is still under way there: its answer is not this work's answer.
@@ -187,6 +187,9 @@ mod tests {
         let said = |outcome| Said { outcome: Some(outcome), keep_for: None };
         assert_eq!(meaning(201, said(SaidOutcome::DidNotRun), 1, Effects::Opaque, &policy), RELEASED);
         let doubt = Meaning::Unknown(Reason::Said);
-        assert_eq!(meaning(500, said(SaidOutcome::Unknown), 1, Effects::Opaque, &policy), doubt);
+        assert_eq!(
+            meaning(500, said(SaidOutcome::Unknown(Reason::Said)), 1, Effects::Opaque, &policy),
+            doubt
+        );
     }
 }

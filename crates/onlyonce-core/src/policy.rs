@@ -30,6 +30,8 @@ use crate::scope::Source;
 /// What holds for a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
+    /// Whether what is decided also happens.
+    pub mode: Mode,
     /// How refusals and markers look on the wire.
     pub dialect: Dialect,
     /// The header that carries the key.
@@ -80,6 +82,15 @@ pub struct Policy {
     pub not_replayed: Vec<HeaderName>,
     /// What counts as the same request.
     pub fingerprint: fingerprint::Settings,
+}
+
+/// Whether what is decided also happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Every request runs as if we were not there; what would have been decided is counted.
+    Observe,
+    /// What is decided happens.
+    Enforce,
 }
 
 /// What happens to a caller that cannot be told apart.
@@ -134,6 +145,7 @@ pub enum StoreDown {
 impl Default for Policy {
     fn default() -> Self {
         Self {
+            mode: Mode::Enforce,
             dialect: Dialect::ietf(),
             header: HeaderName::from_static("idempotency-key"),
             key: Rules {

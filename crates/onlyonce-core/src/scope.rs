@@ -64,6 +64,13 @@ impl Scope {
         writer.finish()
     }
 
+    /// The scope this one's requests are remembered under while they are only observed: it equals no scope that decides.
+    #[must_use]
+    pub fn observed(&self) -> Self {
+        let digest = Sha256::new_with_prefix(TAG_OBSERVED).chain_update(self.digest);
+        Self { digest: digest.finalize().into(), label: self.label.clone() }
+    }
+
     /// A scope as a store kept it.
     pub fn stored(digest: [u8; 32], label: Option<Arc<str>>) -> Self {
         Self { digest, label }
@@ -134,6 +141,8 @@ pub enum Source {
     Trusted(HeaderName),
     /// `jwt:CLAIM`: a claim of a verified token.
     Jwt(Arc<str>),
+    /// `certificate`: who a verified client certificate was issued to, and by whom.
+    Certificate,
     /// `route`: the method and route, so that one key on two endpoints is two operations.
     Route,
 }
@@ -147,15 +156,23 @@ impl Source {
     /// Whether it tells callers apart; a scope of routes alone is shared by all callers.
     pub fn names_caller(&self) -> bool {
         match self {
-            Self::Header(_) | Self::Trusted(_) | Self::Jwt(_) => true,
+            Self::Header(_) | Self::Trusted(_) | Self::Jwt(_) | Self::Certificate => true,
             Self::Route => false,
+        }
+    }
+
+    /// Whether a request alone cannot prove it: somebody must have verified it first.
+    pub fn needs_verifying(&self) -> bool {
+        match self {
+            Self::Trusted(_) | Self::Jwt(_) | Self::Certificate => true,
+            Self::Header(_) | Self::Route => false,
         }
     }
 
     fn secrecy(&self) -> Secrecy {
         match self {
             Self::Header(_) => Secrecy::Secret,
-            Self::Trusted(_) | Self::Jwt(_) | Self::Route => Secrecy::Readable,
+            Self::Trusted(_) | Self::Jwt(_) | Self::Certificate | Self::Route => Secrecy::Readable,
         }
     }
 
@@ -164,6 +181,7 @@ impl Source {
             Self::Header(name) => ["header:", name.as_str()],
             Self::Trusted(name) => ["trusted:", name.as_str()],
             Self::Jwt(claim) => ["jwt:", claim],
+            Self::Certificate => ["certificate", ""],
             Self::Route => ["route", ""],
         }
     }
@@ -183,6 +201,7 @@ impl FromStr for Source {
         let header = |name: &str| name.parse().map_err(|_| malformed(Fault::HeaderName));
         match text.split_once(':') {
             None if text == "route" => Ok(Self::Route),
+            None if text == "certificate" => Ok(Self::Certificate),
             Some(("header", name)) => Ok(Self::Header(header(name)?)),
             Some(("trusted", name)) => Ok(Self::Trusted(header(name)?)),
             Some(("jwt", claim)) if is_claim(claim) => Ok(Self::Jwt(claim.into())),
@@ -214,7 +233,7 @@ enum Fault {
 impl fmt::Display for MalformedSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let remedy = match self.fault {
-            Fault::Kind => "is none we know; use header:NAME, trusted:NAME, jwt:CLAIM or route",
+            Fault::Kind => "is none we know; use header:NAME, trusted:NAME, jwt:CLAIM, certificate or route",
             Fault::HeaderName => {
                 "does not name a header; write it like header:authorization or trusted:x-tenant"
             }
@@ -228,6 +247,7 @@ impl std::error::Error for MalformedSource {}
 
 /// What a digest is of: no other digest of ours begins like this, and a caller's never equals a shared one.
 const TAG_CALLER: &[u8] = b"onlyonce scope 1 caller\0";
+const TAG_OBSERVED: &[u8] = b"onlyonce scope 1 observed\0";
 const TAG_SHARED: &[u8] = b"onlyonce scope 1 shared\0";
 
 const LABEL_SHARED: &str = "(shared)";
@@ -322,7 +342,7 @@ mod tests {
     /// S04
     #[test]
     fn a_source_and_its_written_name_make_one_scope() {
-        for text in ["header:authorization", "trusted:x-tenant", "jwt:sub", "route"] {
+        for text in ["header:authorization", "trusted:x-tenant", "jwt:sub", "certificate", "route"] {
             let source: Source = text.parse().expect("the text is a source");
             let by_source = Scope::of("s", [source.part(b"v")]).expect("the value is not empty");
             let by_name = Scope::of("s", [Part::secret(text, b"v")]).expect("the value is not empty");

@@ -52,9 +52,31 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Deletes up to `limit` records that have finished and expired, and says how many it did.
     async fn reap(&self, limit: usize) -> Result<usize, Error>;
 
+    /// How many records there are in each state, for operators. An engine that can count without reading the records
+    /// does so; this reads them all.
+    async fn count(&self) -> Result<Vec<(StateName, u64)>, Error> {
+        let mut counts = Vec::new();
+        for state in StateName::ALL {
+            let mut query =
+                Query { state: Some(state), scope: None, only_due: false, after: None, limit: COUNT_BATCH };
+            let mut count = 0;
+            loop {
+                let page = self.scan(query.clone()).await?;
+                count += page.records.len() as u64;
+                let Some(next) = page.next else { break };
+                query.after = Some(next);
+            }
+            counts.push((state, count));
+        }
+        Ok(counts)
+    }
+
     /// The messages stored with records, where this engine keeps any.
     fn outbox(&self) -> Option<&dyn Outbox>;
 }
+
+/// How many records are read at once to count them.
+const COUNT_BATCH: usize = 1_000;
 
 /// One write of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]

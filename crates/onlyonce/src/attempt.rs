@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use onlyonce_core::key::Key;
 use onlyonce_core::outcome::{Said, SaidOutcome};
-use onlyonce_core::record::{Handle, downstream_key};
+use onlyonce_core::record::{Handle, Reason, downstream_key};
 use onlyonce_core::scope::Scope;
 
 /// The attempt a handler runs as: which one it is, and what to tell others about it.
@@ -80,7 +80,12 @@ impl Attempt {
     /// Says that nobody knows whether the work was done, whatever the status: it will not run again before that is
     /// known.
     pub fn unknown(&self) {
-        self.said().outcome = Some(SaidOutcome::Unknown);
+        self.unknown_because(Reason::Said);
+    }
+
+    /// The same with the reason, for whoever passes the work on to another service and lost its answer.
+    pub fn unknown_because(&self, reason: Reason) {
+        self.said().outcome = Some(SaidOutcome::Unknown(reason));
     }
 
     /// Keeps the answer for so long, instead of the route's retention. Zero: it is not kept at all, and a retry is told

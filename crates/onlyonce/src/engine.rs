@@ -28,7 +28,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::breaker::Breaker;
 use crate::cache::Cache;
+use crate::counts::{self, Operation, Times};
 use crate::flight::{Boarding, Flight, Flights, Leg, Pilot, carried_on};
+use crate::health::Trouble;
 use crate::lease::Lease;
 use crate::task::Tasks;
 use crate::wait::Watches;
@@ -50,6 +52,8 @@ pub struct Engine {
     flights: Arc<Flights>,
     pub(crate) watches: Watches,
     pub(crate) tasks: Tasks,
+    pub(crate) times: Times,
+    pub(crate) trouble: Trouble,
 }
 
 /// What became of a request.
@@ -97,6 +101,8 @@ impl Engine {
             flights: Arc::new(Flights::new()),
             watches: Watches::default(),
             tasks: Tasks::default(),
+            times: Times::default(),
+            trouble: Trouble::default(),
         })
     }
 
@@ -332,6 +338,7 @@ impl Engine {
                 (Finish::Already, Some(now)) => return Ok(Finished::Already(now.clone())),
                 (Finish::Known, Some(now)) => return Ok(Finished::Written(now.clone())),
                 (Finish::Already | Finish::Known | Finish::Superseded, _) => {
+                    counts::superseded();
                     return Ok(Finished::Superseded(seen));
                 }
             };
@@ -361,7 +368,7 @@ impl Engine {
 
     /// The record as the store has it.
     pub(crate) async fn load(&self, id: Id, store_timeout: Duration) -> Result<Option<Seen>, Error> {
-        self.guarded(store_timeout, self.store.load(id)).await
+        self.guarded(Operation::Load, store_timeout, self.store.load(id)).await
     }
 
     pub(crate) async fn swap(
@@ -372,24 +379,37 @@ impl Engine {
         store_timeout: Duration,
     ) -> Result<Swapped, Error> {
         let change = Change { expected, revision: Revision(rand::random()), next, messages: Vec::new() };
-        self.guarded(store_timeout, self.store.swap(id, change)).await
+        let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(id, change)).await;
+        self.trouble.heard(swapped.as_ref().err());
+        let swapped = swapped?;
+        if matches!(&swapped, Swapped::Applied(seen) if machine::is_unknown(&seen.record)) {
+            counts::unknown_opened();
+        }
+        Ok(swapped)
     }
 
     /// A store call with a time-out, behind the breaker.
     pub(crate) async fn guarded<T>(
         &self,
+        operation: Operation,
         store_timeout: Duration,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         if let Err(wait) = self.breaker.check() {
+            self.times.store_error(operation);
             let message =
                 format!("the store did not answer before; it is asked again in {} ms", wait.as_millis());
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
+        let asked_at = Instant::now();
         let answered = within(store_timeout, call).await.unwrap_or_else(|| {
             let message = format!("the store did not answer within {} ms", store_timeout.as_millis());
             Err(Error::new(ErrorKind::Unavailable, message))
         });
+        self.times.store(operation, asked_at.elapsed());
+        if answered.is_err() {
+            self.times.store_error(operation);
+        }
         match &answered {
             Err(error) if error.kind() == ErrorKind::Unavailable => self.breaker.failed(),
             Ok(_) | Err(_) => self.breaker.succeeded(),

@@ -6,6 +6,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER, TE, TRAILER, TRANSFE
 use http::{HeaderMap, HeaderName, HeaderValue};
 use onlyonce_core::outcome::{Said, SaidOutcome};
 use onlyonce_core::policy::Policy;
+use onlyonce_core::record::Reason;
 
 use crate::problem::{CREATED, EXPIRES, STORED};
 
@@ -79,11 +80,11 @@ pub(crate) fn kept(headers: &HeaderMap, policy: &Policy) -> Vec<(HeaderName, Hea
 pub(crate) fn said(headers: &HeaderMap) -> Said {
     let outcome = headers.get(OUTCOME).map(|value| match value.as_bytes() {
         b"did-not-run" => SaidOutcome::DidNotRun,
-        b"unknown" => SaidOutcome::Unknown,
+        b"unknown" => SaidOutcome::Unknown(Reason::Said),
         // Whoever says something we do not understand does not say that all is well.
         other => {
             tracing::warn!(value = %String::from_utf8_lossy(other), "Onlyonce-Outcome is neither did-not-run nor unknown; taken as unknown");
-            SaidOutcome::Unknown
+            SaidOutcome::Unknown(Reason::Said)
         }
     });
     Said { outcome, keep_for: headers.get(RETENTION).and_then(whole_seconds) }
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn a_word_we_do_not_know_is_doubt() {
         let said = said(&headers(&[("onlyonce-outcome", "fine")]));
-        assert_eq!(said.outcome, Some(SaidOutcome::Unknown));
+        assert_eq!(said.outcome, Some(SaidOutcome::Unknown(Reason::Said)));
     }
 
     /// P04

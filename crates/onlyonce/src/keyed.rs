@@ -38,6 +38,7 @@ use tower_service::Service;
 
 use crate::attempt::Attempt;
 use crate::body::{Body, Read, read, read_request};
+use crate::counts::{Counts, Decision};
 use crate::engine::{Begun, Engine, chain, fresh_token, store_unavailable};
 use crate::future::Hold;
 use crate::layer::Settings;
@@ -54,6 +55,7 @@ pub(crate) struct Keyed {
     pub(crate) scope: Scope,
     pub(crate) key: Key,
     pub(crate) route: Arc<str>,
+    pub(crate) counts: Arc<Counts>,
 }
 
 /// What is to be done with a request, once the store has been asked.
@@ -87,18 +89,32 @@ where
         let bytes_max = keyed.policy().request_bytes_max;
         let body = match read_request(body, bytes_max).await {
             Ok(Some(bytes)) => bytes,
-            Ok(None) => return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max })),
+            Ok(None) => {
+                keyed.counts.request(Decision::Limited);
+                return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max }));
+            }
             Err(_) => return Ok(answer::unreadable()),
         };
+        let began = Instant::now();
         match keyed.way(&parts, &body).await {
-            Way::Replay(record) => Ok(answer::replay(&record, keyed.policy())),
-            Way::Refuse(refusal) => Ok(keyed.refuse(&refusal)),
-            Way::Accepted(refusal) => Ok(Box::pin(keyed.accepted(&refusal)).await),
+            Way::Replay(record) => {
+                keyed.count(Decision::Replayed, began.elapsed());
+                Ok(answer::replay(&record, keyed.policy()))
+            }
+            Way::Refuse(refusal) => {
+                keyed.count(Decision::from(&refusal), began.elapsed());
+                Ok(keyed.refuse(&refusal))
+            }
+            Way::Accepted(refusal) => {
+                keyed.count(Decision::InProgress, began.elapsed());
+                Ok(Box::pin(keyed.accepted(&refusal)).await)
+            }
             Way::Run(lease) => {
                 let call = Call { inner, request: Request::from_parts(parts, Body::whole(body)) };
-                keyed.run(lease, call).await
+                keyed.run(lease, began, call).await
             }
             Way::Unprotected => {
+                keyed.count(Decision::StoreUnavailable, began.elapsed());
                 let call = Call { inner, request: Request::from_parts(parts, Body::whole(body)) };
                 Box::pin(keyed.run_unprotected(call)).await
             }
@@ -124,18 +140,22 @@ impl<S, B> Call<S, B> {
 }
 
 impl Keyed {
-    fn policy(&self) -> &Policy {
+    pub(crate) fn policy(&self) -> &Policy {
         &self.settings.policy
+    }
+
+    /// A request counts once, with what it took beyond the work itself.
+    fn count(&self, decision: Decision, added: Duration) {
+        self.counts.request(decision);
+        self.engine.times.added(decision, added);
     }
 
     fn refuse<R>(&self, refusal: &Refusal) -> Response<Body<R>> {
         problem::answer(refusal, &self.policy().dialect, Some(&self.key)).map(Body::whole)
     }
 
-    /// Begins, and waits and begins again, until there is an answer.
-    async fn way(&self, parts: &Parts, body: &Bytes) -> Way {
-        let id = Id::of(&self.scope, &self.key);
-        let policy = self.policy();
+    /// The fingerprint of this request, in each way it may have been stored.
+    pub(crate) fn candidates<'a>(&'a self, parts: &'a Parts, body: &'a Bytes) -> Candidates<'a> {
         let uri = whole_uri(parts);
         let subject = Subject {
             method: parts.method.as_str(),
@@ -144,7 +164,14 @@ impl Keyed {
             headers: &parts.headers,
             body,
         };
-        let candidates = policy.fingerprint.candidates(subject);
+        self.policy().fingerprint.candidates(subject)
+    }
+
+    /// Begins, and waits and begins again, until there is an answer.
+    async fn way(&self, parts: &Parts, body: &Bytes) -> Way {
+        let id = Id::of(&self.scope, &self.key);
+        let policy = self.policy();
+        let candidates = self.candidates(parts, body);
         let patience = Patience::of(&parts.headers, policy);
         loop {
             // From here on a reservation may be on its way to the store: it is not left alone there.
@@ -207,6 +234,7 @@ impl Keyed {
     fn run<S, B, R>(
         &self,
         lease: Box<Lease>,
+        began: Instant,
         mut call: Call<S, B>,
     ) -> impl Future<Output = Result<Response<Body<R>>, S::Error>>
     where
@@ -227,10 +255,13 @@ impl Keyed {
             let attempt = Attempt::new(number, lease.handle, self.scope.clone(), self.key.clone());
             headers::strip_upgrade(call.request.headers_mut());
             call.request.extensions_mut().insert(attempt.clone());
+            let worked_since = Instant::now();
             let ended = Box::pin(self.under(&lease, &mut call, &attempt)).await;
+            let worked = worked_since.elapsed();
             let (outcome, own) = self.ended(ended);
             let finished = Box::pin(self.engine.finish(lease, outcome, store_timeout)).await;
             self.hold.set(false);
+            self.count(Decision::run(number), began.elapsed().saturating_sub(worked));
             match own {
                 Ok(own) => Ok(answer::finished(own, &finished, self.policy())),
                 Err(error) => Err(error),

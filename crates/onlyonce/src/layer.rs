@@ -8,8 +8,10 @@ use onlyonce_core::policy::{Fault, Faults, Policy};
 use onlyonce_core::scope::{Part, Scope, Source};
 use onlyonce_store::Store;
 
+use crate::counts::ByRoute;
 use crate::engine::Engine;
 use crate::service::Service;
+use crate::verified::Verified;
 
 /// Makes the writes of a service safe to retry. See the [crate's documentation](crate) for the rules.
 ///
@@ -41,6 +43,9 @@ pub(crate) struct Settings {
     pub(crate) policy: Policy,
     pub(crate) service: Arc<str>,
     pub(crate) caller: Option<CallerOf>,
+    /// Whether what stands in [`Verified`] is believed.
+    pub(crate) believes_verified: bool,
+    pub(crate) counts: Arc<ByRoute>,
 }
 
 type CallerOf = Arc<dyn Fn(&Parts) -> Option<Caller> + Send + Sync>;
@@ -65,7 +70,13 @@ impl Onlyonce {
 
     /// The same on an engine that others use too.
     pub fn on(engine: Arc<Engine>) -> Self {
-        let settings = Settings { policy: Policy::default(), service: "".into(), caller: None };
+        let settings = Settings {
+            policy: Policy::default(),
+            service: "".into(),
+            caller: None,
+            believes_verified: false,
+            counts: Arc::default(),
+        };
         Self { engine, settings: Arc::new(settings) }
     }
 
@@ -73,7 +84,7 @@ impl Onlyonce {
     pub fn with_policy(mut self, policy: Policy) -> Result<Self, Faults> {
         policy.check()?;
         let settings = Arc::make_mut(&mut self.settings);
-        if settings.caller.is_none() {
+        if settings.caller.is_none() && !settings.believes_verified {
             check_sources(&policy)?;
         }
         settings.policy = policy;
@@ -106,6 +117,21 @@ impl Onlyonce {
         self
     }
 
+    /// Believes what somebody in front has verified and put into the request's extensions as [`Verified`]: then
+    /// `policy.scope` may also name `trusted:`, `jwt:` and `certificate`. Call it before [`Onlyonce::with_policy`].
+    #[must_use]
+    pub fn with_verified(mut self) -> Self {
+        Arc::make_mut(&mut self.settings).believes_verified = true;
+        self
+    }
+
+    /// Counts every request as one of `route`, whatever its path: for a layer that covers one route only.
+    #[must_use]
+    pub fn counted_as(mut self, route: &str) -> Self {
+        Arc::make_mut(&mut self.settings).counts = Arc::new(ByRoute::only(route.into()));
+        self
+    }
+
     /// The layer.
     pub fn layer(&self) -> Layer {
         Layer { engine: self.engine.clone(), settings: self.settings.clone() }
@@ -119,14 +145,13 @@ impl Onlyonce {
 
 /// The layer alone sees headers and routes; what must be verified first is somebody else's to verify.
 fn check_sources(policy: &Policy) -> Result<(), Faults> {
-    let unverified =
-        policy.scope.iter().filter(|source| matches!(source, Source::Trusted(_) | Source::Jwt(_)));
+    let unverified = policy.scope.iter().filter(|source| source.needs_verifying());
     let faults: Vec<_> = unverified
         .map(|source| Fault {
             path: "policy.scope",
             value: source.to_string(),
             remedy: "must be verified before it is believed: run the gateway, or tell the layer the verified caller \
-                     with Onlyonce::with_caller before with_policy"
+                     with Onlyonce::with_caller or with_verified before with_policy"
                 .into(),
         })
         .collect();
@@ -144,8 +169,10 @@ impl Settings {
             let value = match source {
                 Source::Header(name) => single(parts, name),
                 Source::Route => Some(route.as_bytes()),
-                // Refused when the layer was made.
-                Source::Trusted(_) | Source::Jwt(_) => None,
+                Source::Trusted(_) | Source::Jwt(_) | Source::Certificate => {
+                    let verified = parts.extensions.get::<Verified>().filter(|_| self.believes_verified);
+                    verified.and_then(|verified| verified.value(source))
+                }
             };
             value.map(|value| source.part(value))
         });

@@ -1,4 +1,4 @@
-//! Refusals as HTTP answers.
+//! Refusals as HTTP answers, in the words of a dialect.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-
 pub(crate) const CREATED: HeaderName = HeaderName::from_static("idempotency-key-created");
 
 /// The answer to a refused request. `key` is named only in the status link, never in the body.
-pub(crate) fn answer(refusal: &Refusal, dialect: &Dialect, key: Option<&Key>) -> Response<Bytes> {
+pub fn answer(refusal: &Refusal, dialect: &Dialect, key: Option<&Key>) -> Response<Bytes> {
     let code = refusal.code();
     let mut response = Response::new(Bytes::from(dialect.render(refusal)));
     *response.status_mut() = StatusCode::from_u16(dialect.status(code)).unwrap_or(StatusCode::BAD_REQUEST);

@@ -12,17 +12,18 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use http_body::Body as HttpBody;
 use onlyonce_core::key::{Invalid, Key, Parsed};
-use onlyonce_core::policy::{Anonymous, Policy};
+use onlyonce_core::policy::{Anonymous, Mode, Policy};
 use onlyonce_core::refusal::Refusal;
 use onlyonce_core::scope::Scope;
 
 use crate::body::Body;
+use crate::counts::Decision;
 use crate::engine::Engine;
 use crate::future::{Hold, ResponseFuture};
 use crate::keyed::Keyed;
 use crate::layer::Settings;
 use crate::status::Question;
-use crate::{headers, keyed, problem, status};
+use crate::{headers, keyed, observe, problem, status};
 
 /// A service whose writes are safe to retry. Made by [`crate::Layer`].
 #[derive(Clone, Debug)]
@@ -31,6 +32,11 @@ pub struct Service<S> {
     engine: Arc<Engine>,
     settings: Arc<Settings>,
 }
+
+/// The name of the route a request matched, where the router in front puts it into the request's extensions. It is part
+/// of the record, and of the scope where `policy.scope` names `route`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route(pub Arc<str>);
 
 /// A request that could have had a key and has none; how its route would say so.
 #[derive(Clone, Debug)]
@@ -74,36 +80,58 @@ where
             return ResponseFuture::passing(self.inner.call(request.map(Body::passed)));
         }
         let parsed = match key(request.headers(), policy) {
-            Ok(Some(parsed)) => parsed,
+            Ok(Some(parsed)) => Ok(parsed),
             Ok(None) if policy.required.contains(request.method()) => {
-                return self.refuse(&Refusal::KeyMissing { header: policy.header.clone() }, None);
+                Err(Refusal::KeyMissing { header: policy.header.clone() })
             }
             Ok(None) => {
                 // A handler that demands an attempt refuses in this route's own words.
                 request.extensions_mut().insert(Keyless(self.settings.clone()));
                 return ResponseFuture::passing(self.inner.call(request.map(Body::passed)));
             }
-            Err(invalid) => return self.refuse(&Refusal::KeyInvalid(invalid), None),
+            Err(invalid) => Err(Refusal::KeyInvalid(invalid)),
         };
         let (parts, body) = request.into_parts();
-        let route = route(&parts);
-        let Some(scope) = self.scope(&parts, &route) else {
-            return self.refuse(&scope_missing(policy), None);
+        let Endpoint { route, is_named } = endpoint(&parts);
+        let counts = self.settings.counts.of(is_named.then_some(&route));
+        let admitted = parsed.and_then(|parsed| Ok((parsed.key, self.admit(&parts, &route)?)));
+        let (key, scope) = match (admitted, policy.mode) {
+            (Ok(admitted), _) => admitted,
+            (Err(refusal), Mode::Enforce) => {
+                counts.request(Decision::from(&refusal));
+                return self.refuse(&refusal, None);
+            }
+            (Err(refusal), Mode::Observe) => {
+                counts.observed(Decision::from(&refusal));
+                let request = Request::from_parts(parts, Body::passed(body));
+                return ResponseFuture::passing(self.inner.call(request));
+            }
         };
-        if length(&parts.headers).is_some_and(|length| length > policy.request_bytes_max) {
-            return self.refuse(&Refusal::BodyTooLarge { bytes_max: policy.request_bytes_max }, None);
-        }
         // The clone takes the place of the one that was polled ready, and that one is called.
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
         let (engine, settings, hold) = (self.engine.clone(), self.settings.clone(), Hold::default());
-        let keyed = Keyed { engine, settings, hold: hold.clone(), scope, key: parsed.key, route };
         let tasks = self.engine.tasks.clone();
-        ResponseFuture::keyed(keyed::answer(keyed, parts, body, inner), hold, tasks)
+        let keyed = Keyed { engine, settings, hold: hold.clone(), scope, key, route, counts };
+        match policy.mode {
+            Mode::Enforce => ResponseFuture::keyed(keyed::answer(keyed, parts, body, inner), hold, tasks),
+            Mode::Observe => ResponseFuture::keyed(observe::answer(keyed, parts, body, inner), hold, tasks),
+        }
     }
 }
 
 impl<S> Service<S> {
+    /// Whose request this is, where that can be told and the request may be looked at.
+    fn admit(&self, parts: &Parts, route: &str) -> Result<Scope, Refusal> {
+        let policy = &self.settings.policy;
+        let scope = self.scope(parts, route).ok_or_else(|| scope_missing(policy))?;
+        let bytes_max = policy.request_bytes_max;
+        if length(&parts.headers).is_some_and(|length| length > bytes_max) {
+            return Err(Refusal::BodyTooLarge { bytes_max });
+        }
+        Ok(scope)
+    }
+
     fn scope(&self, parts: &Parts, route: &str) -> Option<Scope> {
         let scope = self.settings.scope(parts, route);
         match self.settings.policy.anonymous {
@@ -145,13 +173,24 @@ fn scope_missing(policy: &Policy) -> Refusal {
     Refusal::ScopeMissing { sources: sources.join(", ") }
 }
 
-/// Which endpoint this is: by its pattern where the router says so, else by its path.
-fn route(parts: &Parts) -> Arc<str> {
+/// Which endpoint a request is for.
+struct Endpoint {
+    route: Arc<str>,
+    /// Whether a router named it; otherwise it is a path, of which there is no end.
+    is_named: bool,
+}
+
+/// By what the router in front says, by axum's pattern, else by its path.
+fn endpoint(parts: &Parts) -> Endpoint {
+    if let Some(route) = parts.extensions.get::<Route>() {
+        return Endpoint { route: route.0.clone(), is_named: true };
+    }
     #[cfg(feature = "axum")]
     if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
-        return format!("{} {}", parts.method, matched.as_str()).into();
+        let route = format!("{} {}", parts.method, matched.as_str()).into();
+        return Endpoint { route, is_named: true };
     }
-    format!("{} {}", parts.method, parts.uri.path()).into()
+    Endpoint { route: format!("{} {}", parts.method, parts.uri.path()).into(), is_named: false }
 }
 
 /// The route a question is about: `?route=POST%20/orders`.

@@ -4,6 +4,7 @@ use onlyonce_store::{Error, failpoint};
 use tokio::time::Instant;
 
 use super::rest_after;
+use crate::counts::Operation;
 use crate::engine::Engine;
 
 impl Engine {
@@ -13,7 +14,7 @@ impl Engine {
         loop {
             let began = Instant::now();
             failpoint!("reap.before");
-            let count = self.guarded(super::STORE_TIMEOUT, self.store().reap(batch)).await?;
+            let count = self.guarded(Operation::Reap, super::STORE_TIMEOUT, self.store().reap(batch)).await?;
             failpoint!("reap.after");
             metrics::counter!("onlyonce_reaped_total").increment(count as u64);
             reaped += count;

@@ -6,6 +6,7 @@ use onlyonce_store::{Error, Query, Swapped, failpoint};
 use tokio::time::Instant;
 
 use super::rest_after;
+use crate::counts::Operation;
 use crate::engine::Engine;
 
 /// How many records are looked at in one batch.
@@ -29,7 +30,8 @@ impl Engine {
         let mut swept = 0;
         loop {
             let began = Instant::now();
-            let page = self.guarded(super::STORE_TIMEOUT, self.store().scan(query.clone())).await?;
+            let page =
+                self.guarded(Operation::Scan, super::STORE_TIMEOUT, self.store().scan(query.clone())).await?;
             for (id, seen) in &page.records {
                 swept += usize::from(self.sweep_record(*id, seen).await?);
             }

@@ -226,6 +226,6 @@ pub(crate) fn verified_source(policy: &Policy) -> Option<HeaderName> {
     policy.scope.iter().find_map(|source| match source {
         Source::Trusted(name) => Some(name.clone()),
         Source::Jwt(_) => Some(HeaderName::from_static("x-tenant")),
-        Source::Header(_) | Source::Route => None,
+        Source::Header(_) | Source::Certificate | Source::Route => None,
     })
 }

@@ -3,6 +3,7 @@
 
 mod attempts;
 mod extract;
+mod observe;
 mod outage;
 mod status;
 mod stream;

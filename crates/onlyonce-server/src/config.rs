@@ -1,0 +1,172 @@
+//! All settings of a gateway, read and checked: whoever holds a [`Config`] need not doubt any of it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Uri};
+use onlyonce::Policy;
+use onlyonce::worker::Background;
+
+use crate::store;
+
+/// All settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// Where clients come in.
+    pub(crate) listen: SocketAddr,
+    /// Where operators come in.
+    pub(crate) admin: SocketAddr,
+    /// Where records are kept.
+    pub(crate) store: store::Url,
+    /// Part of every scope.
+    pub(crate) service: Arc<str>,
+    /// How long a stop waits for what is under way.
+    pub(crate) stop_after: Duration,
+    /// Whose trusted headers are believed.
+    pub(crate) trusted_from: Vec<Network>,
+    /// TLS for clients, where they use it.
+    pub(crate) tls: Option<Tls>,
+    /// Roots that upstreams' certificates are checked against, instead of the system's.
+    pub(crate) upstream_ca: Option<PathBuf>,
+    /// How tokens are verified, where a scope names a claim.
+    pub(crate) jwt: Option<Jwt>,
+    /// The routes, in the order of the file; the first that matches wins.
+    pub(crate) routes: Vec<Route>,
+    /// What holds where none matches.
+    pub(crate) default: Route,
+    /// How often the workers come round.
+    pub(crate) background: Background,
+    /// Who may use the admin port from elsewhere.
+    pub(crate) admin_tokens: Vec<AdminToken>,
+    /// What is logged and how.
+    pub(crate) log: Log,
+}
+
+/// A route: which requests, where they go, and what holds for them.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    /// Its `match` text; `*` for what no route matches.
+    pub(crate) name: Arc<str>,
+    /// Which requests it is about; every one where none matched.
+    pub(crate) pattern: Option<Pattern>,
+    /// Where they go.
+    pub(crate) upstream: Upstream,
+    /// What holds for them.
+    pub(crate) policy: Policy,
+}
+
+/// `POST /payments/*`: a method or any, and a path with `*` for one segment and `**` at its end for the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    /// None: any method.
+    pub(crate) method: Option<Method>,
+    /// The segments of the path, normalised as paths of requests are.
+    pub(crate) segments: Vec<Segment>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Segment {
+    /// This text.
+    Text(String),
+    /// `*`
+    One,
+    /// `**`, only at the end. `/b/**` also matches `/b` and `/b/`.
+    Rest,
+}
+
+/// A service behind the gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Upstream {
+    /// `http://…` or `https://…`, perhaps with a path that goes in front of the request's.
+    pub(crate) uri: Uri,
+    /// Which HTTP is spoken to it.
+    pub(crate) protocol: Protocol,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Protocol {
+    /// In clear HTTP/1.1; over TLS what both sides offer.
+    #[default]
+    Auto,
+    Http1,
+    /// In clear with prior knowledge.
+    Http2,
+}
+
+/// `[tls]`: files in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tls {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    /// Who issues clients' certificates; with it a client may show one, and `scope = ["certificate"]` tells by it.
+    pub(crate) client_ca: Option<PathBuf>,
+}
+
+/// `[jwt]`
+#[derive(Clone, Debug)]
+pub(crate) struct Jwt {
+    /// Read, in the order they are tried.
+    pub(crate) keys: Vec<Secret>,
+    pub(crate) algorithms: Vec<Algorithm>,
+    pub(crate) issuer: Option<String>,
+    pub(crate) audience: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    Hs256,
+    Rs256,
+    Es256,
+}
+
+/// `[[admin_token]]`
+#[derive(Clone, Debug)]
+pub(crate) struct AdminToken {
+    pub(crate) name: String,
+    pub(crate) token: Secret,
+    pub(crate) role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Read,
+    Operate,
+}
+
+/// The value of `env:NAME` or `file:PATH`. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret {
+    /// Where it came from, which may be shown.
+    pub(crate) source: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({})", self.source)
+    }
+}
+
+/// `10.0.0.0/8`, or one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    pub(crate) address: IpAddr,
+    pub(crate) prefix_bits: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Log {
+    /// Directives of `tracing`'s filter.
+    pub(crate) filter: String,
+    pub(crate) format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}

@@ -1,0 +1,215 @@
+//! What is counted, for whoever watches. The labels are routes, decisions and operations, never keys.
+//!
+//! | metric | what it counts |
+//! |---|---|
+//! | `onlyonce_requests_total{route,decision}` | Requests with a key, or without one where it is required; each once. |
+//! | `onlyonce_observed_total{route,decision}` | Under `mode = "observe"`: what enforcing would have decided. |
+//! | `onlyonce_added_latency_seconds{decision}` | What was added to the time the work itself took. |
+//! | `onlyonce_unknown_opened_total` | Records that became unknown. |
+//! | `onlyonce_superseded_total` | Attempts that ended after a later one had begun. |
+//! | `onlyonce_lapsed_total`, `onlyonce_reaped_total` | What the sweeper settled, what the reaper deleted. |
+//! | `onlyonce_store_seconds{operation}`, `onlyonce_store_errors_total{operation}` | How the store answered. |
+//!
+//! A handle is looked up once and kept, so install the recorder before the first request.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use metrics::{Counter, Histogram, counter, histogram};
+use onlyonce_core::refusal::Refusal;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Executed,
+    /// A later attempt of the same request.
+    Retried,
+    Replayed,
+    InProgress,
+    KeyReused,
+    Unknown,
+    Missing,
+    Invalid,
+    ScopeMissing,
+    Limited,
+    NotStored,
+    Expired,
+    StoreUnavailable,
+    /// Whatever enforcing would have decided.
+    Observed,
+}
+
+const DECISIONS: usize = 14;
+
+impl Decision {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Executed => "executed",
+            Self::Retried => "retried",
+            Self::Replayed => "replayed",
+            Self::InProgress => "in_progress",
+            Self::KeyReused => "key_reused",
+            Self::Unknown => "unknown",
+            Self::Missing => "missing",
+            Self::Invalid => "invalid",
+            Self::ScopeMissing => "scope_missing",
+            Self::Limited => "limited",
+            Self::NotStored => "not_stored",
+            Self::Expired => "expired",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::Observed => "observed",
+        }
+    }
+
+    /// A run, by the number of its attempt.
+    pub(crate) fn run(attempt: u32) -> Self {
+        if attempt > 1 { Self::Retried } else { Self::Executed }
+    }
+}
+
+impl From<&Refusal> for Decision {
+    fn from(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::KeyMissing { .. } => Self::Missing,
+            Refusal::KeyInvalid(_) | Refusal::RequestTooOld => Self::Invalid,
+            Refusal::ScopeMissing { .. } => Self::ScopeMissing,
+            Refusal::KeyReused { .. } => Self::KeyReused,
+            Refusal::InProgress { .. } => Self::InProgress,
+            Refusal::OutcomeUnknown { .. } => Self::Unknown,
+            Refusal::ResponseNotStored => Self::NotStored,
+            Refusal::Expired => Self::Expired,
+            Refusal::StoreUnavailable { .. } => Self::StoreUnavailable,
+            Refusal::LimitReached { .. } | Refusal::BodyTooLarge { .. } => Self::Limited,
+            // How a run ended, and runs are counted as such.
+            Refusal::UpstreamUnreachable | Refusal::UpstreamOutcomeUnknown(_) => Self::Executed,
+        }
+    }
+}
+
+/// The counters of one route.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    route: Arc<str>,
+    requests: [OnceLock<Counter>; DECISIONS],
+    observed: [OnceLock<Counter>; DECISIONS],
+}
+
+impl Counts {
+    fn new(route: Arc<str>) -> Self {
+        let [requests, observed] = [(); 2].map(|()| [const { OnceLock::new() }; DECISIONS]);
+        Self { route, requests, observed }
+    }
+
+    /// A request was decided on.
+    pub(crate) fn request(&self, decision: Decision) {
+        let labels = || self.labels(decision);
+        kept(&self.requests[decision as usize], || counter!("onlyonce_requests_total", &labels()));
+    }
+
+    /// A request passed, and would have been decided on so.
+    pub(crate) fn observed(&self, decision: Decision) {
+        self.request(Decision::Observed);
+        let labels = || self.labels(decision);
+        kept(&self.observed[decision as usize], || counter!("onlyonce_observed_total", &labels()));
+    }
+
+    fn labels(&self, decision: Decision) -> [(&'static str, String); 2] {
+        [("route", self.route.to_string()), ("decision", decision.name().to_owned())]
+    }
+}
+
+fn kept(counter: &OnceLock<Counter>, new: impl FnOnce() -> Counter) {
+    counter.get_or_init(new).increment(1);
+}
+
+/// The counters of every route of a layer.
+#[derive(Debug, Default)]
+pub(crate) struct ByRoute {
+    /// Where the layer is one route's.
+    only: Option<Arc<Counts>>,
+    known: RwLock<HashMap<Arc<str>, Arc<Counts>>>,
+}
+
+/// What paths are counted as that no router has named: a label must not grow with the traffic.
+const UNNAMED: &str = "other";
+
+impl ByRoute {
+    pub(crate) fn only(route: Arc<str>) -> Self {
+        Self { only: Some(Arc::new(Counts::new(route))), known: RwLock::default() }
+    }
+
+    /// The counters of `route`, which a router has named; of everything it has not, where none.
+    pub(crate) fn of(&self, route: Option<&Arc<str>>) -> Arc<Counts> {
+        if let Some(only) = &self.only {
+            return only.clone();
+        }
+        let name = route.map_or(UNNAMED, |route| route);
+        if let Some(counts) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(name) {
+            return counts.clone();
+        }
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let name: Arc<str> = name.into();
+        known.entry(name.clone()).or_insert_with(|| Arc::new(Counts::new(name))).clone()
+    }
+}
+
+/// A record became unknown.
+pub(crate) fn unknown_opened() {
+    counter!("onlyonce_unknown_opened_total").increment(1);
+}
+
+/// An attempt ended after a later one had begun.
+pub(crate) fn superseded() {
+    counter!("onlyonce_superseded_total").increment(1);
+}
+
+/// How long things took.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    added: [OnceLock<Histogram>; DECISIONS],
+    store: [OnceLock<Histogram>; OPERATIONS],
+    store_errors: [OnceLock<Counter>; OPERATIONS],
+}
+
+/// What is asked of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Load,
+    Swap,
+    Scan,
+    Reap,
+}
+
+const OPERATIONS: usize = 4;
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Swap => "swap",
+            Self::Scan => "scan",
+            Self::Reap => "reap",
+        }
+    }
+}
+
+impl Times {
+    /// What a request took beyond the work itself.
+    pub(crate) fn added(&self, decision: Decision, span: Duration) {
+        let new = || histogram!("onlyonce_added_latency_seconds", "decision" => decision.name());
+        self.added[decision as usize].get_or_init(new).record(span);
+    }
+
+    /// What a call of the store took.
+    pub(crate) fn store(&self, operation: Operation, span: Duration) {
+        let new = || histogram!("onlyonce_store_seconds", "operation" => operation.name());
+        self.store[operation as usize].get_or_init(new).record(span);
+    }
+
+    /// The store failed.
+    pub(crate) fn store_error(&self, operation: Operation) {
+        let new = || counter!("onlyonce_store_errors_total", "operation" => operation.name());
+        kept(&self.store_errors[operation as usize], new);
+    }
+}

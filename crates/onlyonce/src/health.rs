@@ -1,0 +1,131 @@
+//! How the store is doing, for whoever must decide whether to send requests here, and what is in it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use onlyonce_core::record::{Id, StateName};
+use onlyonce_store::{Error, Query};
+use tokio::time::{Instant, timeout};
+
+use crate::engine::{Engine, chain};
+
+/// How the store is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It answers.
+    Well {
+        /// How long it took.
+        took: Duration,
+    },
+    /// It answers, late.
+    Slow {
+        /// How long it took.
+        took: Duration,
+    },
+    /// It does not answer in time: stalled, cut off, or hopelessly behind.
+    Stalled {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// It answers that it cannot.
+    Failed {
+        /// What it said, for operators: it may name hosts and files.
+        error: String,
+    },
+}
+
+impl Health {
+    /// Whether keyed requests can be served.
+    pub fn is_ready(&self) -> bool {
+        match self {
+            Self::Well { .. } | Self::Slow { .. } => true,
+            Self::Stalled { .. } | Self::Failed { .. } => false,
+        }
+    }
+}
+
+/// A look takes well under a millisecond on this machine, and a few across a network.
+const SLOW: Duration = Duration::from_millis(250);
+/// A write that failed counts so long, unless one has succeeded since. Past that, only the next request can tell.
+const TROUBLE_LASTS: Duration = Duration::from_secs(5);
+
+/// The last write that failed, while none has succeeded since. A store that can be read may still take no writes.
+#[derive(Debug, Default)]
+pub(crate) struct Trouble {
+    is_open: AtomicBool,
+    last: Mutex<Option<(Instant, String)>>,
+}
+
+impl Trouble {
+    /// A write was answered. While all is well that costs one look at a flag.
+    pub(crate) fn heard(&self, error: Option<&Error>) {
+        match error {
+            None if !self.is_open.load(Ordering::Relaxed) => {}
+            None => {
+                self.is_open.store(false, Ordering::Relaxed);
+                *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+            Some(error) => {
+                let told = Some((Instant::now(), chain(error)));
+                *self.last.lock().unwrap_or_else(PoisonError::into_inner) = told;
+                self.is_open.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn recent(&self) -> Option<String> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().filter(|(at, _)| at.elapsed() < TROUBLE_LASTS).map(|(_, error)| error.clone())
+    }
+}
+
+/// What is in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Census {
+    /// How many records there are in each state.
+    pub records: Vec<(StateName, u64)>,
+    /// How long ago the attempt began whose outcome has been unknown the longest, where there is one.
+    pub oldest_unknown: Option<Duration>,
+}
+
+impl Engine {
+    /// Asks the store, past the breaker, and waits at most `patience`.
+    pub async fn health(&self, patience: Duration) -> Health {
+        let asked_at = Instant::now();
+        // An id that no scope and key have: the look itself is what counts.
+        match timeout(patience, self.store().load(Id([0; 32]))).await {
+            Err(_) => return Health::Stalled { waited: patience },
+            Ok(Err(error)) => return Health::Failed { error: chain(&error) },
+            Ok(Ok(_)) => {}
+        }
+        let took = asked_at.elapsed();
+        if let Some(error) = self.trouble.recent() {
+            return Health::Failed { error };
+        }
+        if took < SLOW { Health::Well { took } } else { Health::Slow { took } }
+    }
+
+    /// Counts what is in the store.
+    pub async fn census(&self) -> Result<Census, Error> {
+        let records = self.store().count().await?;
+        let mut query = Query {
+            state: Some(StateName::Unknown),
+            scope: None,
+            only_due: false,
+            after: None,
+            limit: BATCH,
+        };
+        let mut oldest_unknown = None;
+        loop {
+            let page = self.store().scan(query.clone()).await?;
+            let ages = page.records.iter().map(|(_, seen)| seen.now.since(seen.record.began_at));
+            oldest_unknown = oldest_unknown.max(ages.max());
+            let Some(next) = page.next else { return Ok(Census { records, oldest_unknown }) };
+            query.after = Some(next);
+        }
+    }
+}
+
+/// How many unknown records are looked at in one go.
+const BATCH: usize = 200;

@@ -1,0 +1,106 @@
+//! `mode = "observe"`: every request runs as if we were not there, and what enforcing would have decided is counted.
+//!
+//! Records are made as in earnest, under scopes of their own: none of them ever decides when the mode is `enforce`.
+//! Nothing that goes wrong here is the client's to notice: a store that does not answer is counted and the request runs.
+
+use std::pin::pin;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use http_body::Body as HttpBody;
+use onlyonce_core::machine::{self, Admission};
+use onlyonce_core::outcome::{Meaning, Outcome, meaning};
+use onlyonce_core::record::{Id, Reason};
+use onlyonce_core::refusal::Refusal;
+use tower_service::Service;
+
+use crate::body::{Body, Read, read};
+use crate::counts::Decision;
+use crate::engine::{Begun, fresh_token};
+use crate::keyed::Keyed;
+use crate::lease::Lease;
+use crate::{answer, headers};
+
+/// Passes a keyed request on.
+pub(crate) async fn answer<S, B, R>(
+    keyed: Keyed,
+    parts: Parts,
+    body: B,
+    mut inner: S,
+) -> Result<Response<Body<R>>, S::Error>
+where
+    S: Service<Request<Body<B>>, Response = Response<R>>,
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    let keyed = Keyed { scope: keyed.scope.observed(), ..keyed };
+    let Ok(read) = read(body, keyed.policy().request_bytes_max).await else {
+        return Ok(answer::unreadable());
+    };
+    let body = match read {
+        Read::Whole(bytes) => bytes,
+        Read::Beyond(body) => {
+            keyed.counts.observed(Decision::Limited);
+            return Ok(passed(inner.call(Request::from_parts(parts, body)).await?));
+        }
+    };
+    let (decision, lease) = keyed.would(&parts, &body).await;
+    keyed.counts.observed(decision);
+    let called = inner.call(Request::from_parts(parts, Body::whole(body)));
+    let Some(lease) = lease else { return Ok(passed(called.await?)) };
+    let mut called = pin!(called);
+    let response = tokio::select! {
+        biased;
+        response = &mut called => response,
+        // Its record may be given up at the deadline, the request may not.
+        () = lease.keep(&keyed.engine, keyed.policy().store_timeout) => called.await,
+    };
+    let outcome = keyed.outcome(&lease, response.as_ref().ok());
+    // Before its client is answered, or a retry at once would be counted as if it had come too early.
+    keyed.engine.finish(lease, outcome, keyed.policy().store_timeout).await;
+    keyed.hold.set(false);
+    Ok(passed(response?))
+}
+
+impl Keyed {
+    /// What enforcing would decide; with the lease where it would run.
+    async fn would(&self, parts: &Parts, body: &Bytes) -> (Decision, Option<Box<Lease>>) {
+        let request = machine::Request {
+            scope: &self.scope,
+            key: &self.key,
+            route: Some(&self.route),
+            fingerprint: &self.candidates(parts, body),
+            policy: self.policy(),
+            token: fresh_token(),
+            admission: Admission::Run,
+        };
+        self.hold.set(true);
+        match self.engine.begin(Id::of(&self.scope, &self.key), &request).await {
+            Ok(Begun::Run(lease)) => (Decision::run(lease.seen().record.attempt), Some(lease)),
+            // Answers are not kept here: in earnest this one would have been.
+            Ok(Begun::Replay(_) | Begun::Refuse(Refusal::ResponseNotStored, _)) => (Decision::Replayed, None),
+            Ok(Begun::Refuse(refusal, _)) => (Decision::from(&refusal), None),
+            Err(_) => (Decision::StoreUnavailable, None),
+        }
+    }
+
+    /// What became of the work.
+    fn outcome<R>(&self, lease: &Lease, response: Option<&Response<R>>) -> Outcome {
+        let number = lease.seen().record.attempt;
+        let means = response.map(|response| {
+            let said = headers::said(response.headers());
+            meaning(response.status().as_u16(), said, number, lease.terms().effects, self.policy())
+        });
+        match means {
+            Some(Meaning::Completed) => Outcome::Completed { response: None, keep_for: None },
+            Some(Meaning::DidNotRun { keep_for }) => Outcome::DidNotRun { retry_after: None, keep_for },
+            Some(Meaning::Unknown(reason)) => Outcome::Unknown(reason),
+            None => Outcome::Unknown(Reason::ConnectionLost),
+        }
+    }
+}
+
+fn passed<R>(mut response: Response<R>) -> Response<Body<R>> {
+    headers::strip_control(response.headers_mut());
+    response.map(Body::passed)
+}
