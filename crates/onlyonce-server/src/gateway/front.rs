@@ -71,7 +71,7 @@ impl Front {
         name_host(&mut request)?;
         spell(&mut request)?;
         if let Some(answer) = site.published.answer(request.method(), request.uri().path()) {
-            return Err(answer);
+            return Err(Box::new(answer));
         }
         if let Some(answer) = own::answer(&request) {
             return Err(answer.into());
