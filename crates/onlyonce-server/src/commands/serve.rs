@@ -14,7 +14,7 @@ use crate::admin::Figures;
 use crate::cli::Serve;
 use crate::config::{self, Loaded, Sources};
 use crate::node::Node;
-use crate::{Ended, logs, tls};
+use crate::{Ended, logs};
 
 pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     let sources = arguments.settings.sources();
@@ -42,8 +42,6 @@ pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
 /// What is legal and may be regretted.
 fn warn(loaded: &Loaded) {
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    let files = loaded.config.tls.iter().flat_map(tls::warnings);
-    files.for_each(|warning| eprintln!("warning: {warning}"));
 }
 
 /// Takes new settings where they are without a fault.
