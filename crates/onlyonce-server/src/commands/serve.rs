@@ -41,7 +41,7 @@ pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
 
 /// What is legal and may be regretted.
 fn warn(loaded: &Loaded) {
-    loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
 }
 
 /// Takes new settings where they are without a fault.

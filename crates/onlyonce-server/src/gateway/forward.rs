@@ -24,6 +24,7 @@ use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use onlyonce::refusal::{NoAnswer, Refusal};
+use onlyonce::store::failpoint;
 use onlyonce::{Attempt, Dialect, Policy, Reason, problem};
 use tokio::time::timeout;
 
@@ -173,8 +174,12 @@ impl Target {
                 }
             }
             is_sent.store(true, Ordering::Relaxed);
+            failpoint!("forward.before");
             let mut error = match sender.send(request).await {
-                Ok(response) => return Ok((response, sender)),
+                Ok(response) => {
+                    failpoint!("forward.after");
+                    return Ok((response, sender));
+                }
                 Err(error) => error,
             };
             match (error.take_message(), origin) {
