@@ -1,9 +1,12 @@
 //! What can be asked of the program. A wrong flag ends it with 2, as every error does.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Sources, page};
 
 /// Makes any HTTP write safe to retry.
 #[derive(Debug, Parser)]
@@ -20,6 +23,12 @@ pub(crate) enum Command {
     /// A sample service with the layer on a store in one file, real sockets on a free port, and a ledger that counts
     /// how often the card was really charged. Exits 0 if every promise held, 1 if one did not.
     Demo(Demo),
+    /// Check the settings that serve would use: every fault at once, and what is legal but risky
+    ///
+    /// Takes what serve takes and starts nothing. Exits 0 without a fault, 1 with one.
+    Check(CheckSettings),
+    /// Print every setting with its default, as a file to begin with
+    Settings(PrintSettings),
     /// Look after the file of an embedded store
     #[command(subcommand)]
     Store(Store),
@@ -65,6 +74,77 @@ pub(crate) struct Place {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_long_help = page::help())]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+}
+
+#[derive(Args, Debug)]
+#[command(after_long_help = page::help())]
+pub(crate) struct CheckSettings {
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    /// Print all settings that hold, as TOML, each with where it came from; secrets never
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) print: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PrintSettings {
+    /// As tables in Markdown
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
+/// Where settings come from: flags, `--set`, the environment, a file. They are texts here, so that what is wrong with
+/// a flag is told together with what is wrong in the file.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// The service behind the gateway: http://HOST:PORT or https://…
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream: Option<String>,
+    /// Where clients come in; port 0 picks a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Where operators come in; port 0 picks a free one [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) admin: Option<String>,
+    /// Where records are kept: sqlite:PATH or memory: [default: sqlite:onlyonce.db]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// The settings file, in TOML; none is read unless it is named here, also not an onlyonce.toml in this folder
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// One setting, such as policy.lease=5s or 'policy.release=[401, 403]'; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+impl Settings {
+    /// All sources, with the environment as it is now.
+    pub(crate) fn sources(&self) -> Sources {
+        let flags = [
+            ("--upstream", "upstream", &self.upstream),
+            ("--listen", "listen", &self.listen),
+            ("--admin", "admin", &self.admin),
+            ("--store", "store", &self.store),
+        ];
+        let flags = flags.into_iter().filter_map(|(flag, name, text)| Some((flag, name, text.clone()?)));
+        let text = |text: OsString| text.to_string_lossy().into_owned();
+        Sources {
+            file: self.config.clone(),
+            environment: std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect(),
+            sets: self.set.clone(),
+            flags: flags.collect(),
+        }
+    }
 }
 
 #[derive(Args, Debug)]

@@ -4,4 +4,5 @@ mod demo;
 mod documents;
 mod examples;
 mod program;
+mod settings;
 mod store;
