@@ -18,6 +18,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Make the writes of a service safe to retry: the gateway in front of it
+    ///
+    /// SIGTERM stops it once what is under way has ended, SIGHUP reads the settings again. Exits 0 when it was stopped.
+    Serve(Serve),
     /// Play what goes wrong between clients and a payments service, and check every promise
     ///
     /// A sample service with the layer on a store in one file, real sockets on a free port, and a ledger that counts

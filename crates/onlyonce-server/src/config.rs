@@ -108,6 +108,7 @@ pub(crate) struct Config {
     /// Who may use the admin port from elsewhere.
     pub(crate) admin_tokens: Vec<AdminToken>,
     /// What is logged and how.
+    #[expect(dead_code, reason = "logs come with their own change")]
     pub(crate) log: Log,
 }
 
@@ -193,6 +194,7 @@ pub(crate) enum Algorithm {
 pub(crate) struct AdminToken {
     pub(crate) name: String,
     pub(crate) token: Secret,
+    #[cfg_attr(not(test), expect(dead_code, reason = "the admin port comes with its own change"))]
     pub(crate) role: Role,
 }
 

@@ -1,16 +1,12 @@
 //! The program `onlyonce`.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the gateway calls it, and comes with its own change"))]
 mod caller;
 mod cli;
 mod commands;
 mod config;
 mod demo;
+mod gateway;
 mod store;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, unused_imports, reason = "the gateway calls it, and comes with its own change")
-)]
 mod tls;
 
 use std::process::ExitCode;
@@ -23,6 +19,7 @@ use crate::cli::{Cli, Command};
 #[tokio::main]
 async fn main() -> ExitCode {
     let ended = match Cli::parse().command {
+        Command::Serve(arguments) => commands::serve::run(&arguments).await,
         Command::Demo(arguments) => demo::run(&arguments).await,
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Settings(arguments) => commands::settings::run(&arguments),

@@ -32,6 +32,7 @@ fn config(scope: &[&str]) -> Config {
         listen: "127.0.0.1:0".parse().expect("an address"),
         admin: "127.0.0.1:0".parse().expect("an address"),
         store: "memory:".parse().expect("a store"),
+        expired: onlyonce::store::sqlite::Expired::Delete,
         service: "shop".into(),
         stop_after: Duration::from_secs(25),
         trusted_from: vec![Network { address: "10.0.0.0".parse().expect("an address"), prefix_bits: 8 }],

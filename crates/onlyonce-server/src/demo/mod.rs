@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use onlyonce::store::sqlite::Expired;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -65,7 +66,7 @@ async fn play(place: &Place, as_json: bool) -> Result<Ended> {
 /// Keeps the sample service listening until Ctrl-C.
 async fn serve(listen: SocketAddr, place: &Place) -> Result<Ended> {
     let listener = bind(listen).await?;
-    let store = place.url.open().await?;
+    let store = place.url.open(Expired::Delete).await?;
     let sample = Sample::new(Arc::new(Bank::new(SLOW_BY_HAND)), store.clone(), "demo");
     writeln!(io::stdout(), "{}", curl_lines(listener.local_addr()?, place))?;
     let serving = async {

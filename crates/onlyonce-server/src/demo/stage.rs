@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use onlyonce::store::Store;
+use onlyonce::store::sqlite::Expired;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
@@ -65,7 +66,7 @@ impl Stage {
 
 impl Running {
     async fn start(bank: &Arc<Bank>, url: &Url, name: &str) -> Result<(Self, SocketAddr)> {
-        let store = url.open().await?;
+        let store = url.open(Expired::Delete).await?;
         let sample = Sample::new(bank.clone(), store.clone(), name);
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("loopback has no free port")?;

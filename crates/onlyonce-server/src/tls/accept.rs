@@ -51,7 +51,6 @@ impl Acceptor {
         if tls.client_ca.is_some() {
             // A resumed session is not verified again: it would go on after its certificate has expired.
             config.session_storage = Arc::new(NoServerSessionStorage {});
-            config.send_tls13_tickets = 0;
         }
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }

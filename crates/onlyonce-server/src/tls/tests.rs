@@ -339,6 +339,7 @@ fn config(upstream: Upstream, upstream_ca: Option<PathBuf>) -> Config {
         listen,
         admin: listen,
         store: "memory:".parse().expect("a store"),
+        expired: onlyonce::store::sqlite::Expired::Delete,
         service: "".into(),
         stop_after: Duration::from_secs(25),
         trusted_from: Vec::new(),

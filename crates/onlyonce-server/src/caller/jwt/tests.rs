@@ -199,6 +199,9 @@ fn a_public_key_is_never_taken_for_a_secret() {
         let forged = Signer::Secret(public).token("HS256", &ann());
         assert_eq!(subject(&tokens, &forged), Err(Refused::Signature));
     }
+    // Nor does a key sign for an algorithm of another kind, though both are listed.
+    assert_eq!(subject(&tokens, &hs256().token("RS256", &ann())), Err(Refused::Signature));
+    assert_eq!(subject(&tokens, &Signer::Rsa(RSA_OLD).token("HS256", &ann())), Err(Refused::Signature));
 
     let text = std::str::from_utf8(RSA_OLD_PUBLIC).expect("text");
     let without_frame: String = text.lines().filter(|line| !line.starts_with("---")).collect();
