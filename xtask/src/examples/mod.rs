@@ -4,7 +4,7 @@
 mod play;
 mod service;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
@@ -66,11 +66,11 @@ fn target() -> Result<PathBuf> {
 }
 
 /// The story on one service. An error is something that could not be done; a promise that did not hold is one too.
-fn play(service: &'static Service, program: &std::path::Path) -> Result<()> {
+fn play(service: &'static Service, program: &Path) -> Result<()> {
     let folder = target()?.join("examples").join(service.name);
     service.prepare(&folder)?;
     let running = service.start(&folder)?;
-    let broken = Play::begin(&running, program, &folder)?.to_its_end()?;
+    let broken = Play::begin(&running, program, &folder)?.run()?;
     match broken {
         0 => Ok(()),
         count => bail!("{count} promises did not hold; what was said is in {}", folder.display()),

@@ -2,6 +2,7 @@
 //! the service itself is asked how often it has charged.
 
 use std::fs::OpenOptions;
+use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -43,7 +44,7 @@ impl<'a> Play<'a> {
     }
 
     /// Plays every act, and gives the number of promises that did not hold.
-    pub(super) fn to_its_end(mut self) -> Result<usize> {
+    pub(super) fn run(mut self) -> Result<usize> {
         let key = Some("7f1c09b2-5f0e-4c55");
         let first = self.pay(key, ORDER)?;
         self.charges += 1;
@@ -98,7 +99,8 @@ impl<'a> Play<'a> {
         println!("  {}  {promise}; charged {charges} in all", if is_kept { "ok  " } else { "NO  " });
         if !is_kept {
             self.broken += 1;
-            println!("        the client saw what was promised: {is_seen}; {} charges were", self.charges);
+            let seen = if is_seen { "as promised" } else { "NOT as promised" };
+            println!("        what the client saw is {seen}; {} charges were promised", self.charges);
         }
         Ok(())
     }
@@ -149,11 +151,11 @@ fn new_store(folder: &Path) -> Result<PathBuf> {
     Ok(stores.join("onlyonce.db"))
 }
 
-fn absent_is_fine(error: std::io::Error) -> Result<()> {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => Ok(()),
-        _ => bail!(error),
+fn absent_is_fine(error: Error) -> Result<()> {
+    if error.kind() == ErrorKind::NotFound {
+        return Ok(());
     }
+    bail!(error)
 }
 
 #[cfg(test)]
