@@ -24,6 +24,7 @@ use onlyonce::scope::Source;
 
 pub(crate) use self::certificate::ClientCertificate;
 use self::jwt::Tokens;
+pub(crate) use self::jwt::algorithms;
 use self::trusted::Proxies;
 use crate::config::Config;
 

@@ -5,13 +5,14 @@
 //! 2. Every name is looked up in the one table of settings (`setting.rs`); what is misspelt or misplaced is told with
 //!    what was meant (`names.rs`).
 //! 3. Every value is read (`build.rs`, `policy.rs`, `route.rs`, by `value.rs`), and what is wrong together is found
-//!    (`cross.rs`). All faults are collected, and with one of them there are no settings.
+//!    (`cross.rs`), also by asking those who will use keys and certificates (`credentials.rs`). All faults are collected, and with one of them there are no settings.
 //! 4. What is legal and may be regretted is a warning (`risk.rs`).
 //! 5. The reference, the example and the help are made from the table too (`page.rs`).
 //!
 //! Loading the same [`Sources`] again reads files and secrets as they are then: that is a reload.
 
 mod build;
+mod credentials;
 mod cross;
 mod effective;
 mod fault;

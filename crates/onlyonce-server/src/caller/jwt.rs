@@ -28,7 +28,7 @@ use ring::digest::{SHA256, digest};
 pub(super) use self::claims::Claims;
 use self::claims::Object;
 use self::key::Key;
-use crate::config::{Algorithm, Jwt};
+use crate::config::{Algorithm, Jwt, Secret};
 
 /// How far an issuer's clock may be from ours, in seconds.
 const LEEWAY: f64 = 60.0;
@@ -36,6 +36,15 @@ const LEEWAY: f64 = 60.0;
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Callers of a busy hour. One takes some 200 bytes.
 const REMEMBERED_MAX: usize = 10_000;
+
+/// What `keys` are for, each kind once: the algorithms where the settings name none. A key that cannot be used is told
+/// when [`Tokens`] are made.
+pub(crate) fn algorithms(keys: &[Secret]) -> Vec<Algorithm> {
+    let all = [Algorithm::Hs256, Algorithm::Rs256, Algorithm::Es256];
+    let keys: Vec<_> = keys.iter().filter_map(|secret| Key::read(secret, &all).ok()).flatten().collect();
+    let is_for = |algorithm: &Algorithm| keys.iter().any(|key| key.algorithm() == *algorithm);
+    all.into_iter().filter(is_for).collect()
+}
 
 /// Verifies tokens.
 pub(super) struct Tokens {

@@ -17,7 +17,7 @@ use crate::Ended;
 use crate::cli::Serve;
 use crate::config::{self, Config, Loaded, Sources};
 use crate::gateway::Gateway;
-use crate::{store, tls};
+use crate::store;
 
 pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     let sources = arguments.settings.sources();
@@ -55,8 +55,6 @@ pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
 /// What is legal and may be regretted.
 fn warn(loaded: &Loaded) {
     loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    let files = loaded.config.tls.iter().flat_map(tls::warnings);
-    files.for_each(|warning| eprintln!("warning: {warning}"));
 }
 
 /// Whoever started us waits for this line.

@@ -14,10 +14,10 @@ use super::route::{self, Base};
 use super::tree::{Node, Table};
 use super::value::{self, Read, wrong};
 use super::{
-    AdminToken, Algorithm, Config, Jwt, Log, LogFormat, Network, Protocol, Role, Route, Secret, Tls,
-    Upstream, cross, names, risk, secret,
+    AdminToken, Algorithm, Config, Jwt, Log, LogFormat, Network, Protocol, Role, Route, Tls, Upstream,
+    credentials, cross, names, risk, secret,
 };
-use crate::store;
+use crate::{caller, store};
 
 /// All settings. It may only be used if the reader found no fault.
 pub(super) fn config(settings: &Table, reader: &mut Reader<'_>) -> Config {
@@ -49,6 +49,7 @@ pub(super) fn config(settings: &Table, reader: &mut Reader<'_>) -> Config {
     };
     let sections: Vec<_> = routes.into_iter().map(|(section, _)| section).collect();
     cross::check(&config, &top, &sections, reader);
+    credentials::check(&config, &top, reader);
     risk::check(&config, &top, &sections, reader);
     config
 }
@@ -137,52 +138,21 @@ fn jwt(section: &Section<'_>, reader: &mut Reader<'_>) -> Option<Jwt> {
     if section.is_empty() {
         return None;
     }
-    let all = [("HS256", Algorithm::Hs256), ("RS256", Algorithm::Rs256), ("ES256", Algorithm::Es256)];
-    let words = all.map(|(word, _)| word);
-    let algorithms = reader.list(section, "algorithms", "[\"RS256\"]", |node| value::word(node, &words));
-    let algorithms: Vec<_> = match algorithms {
-        Some(chosen) => chosen.into_iter().map(|at| all[at].1).collect(),
-        None => all.map(|(_, algorithm)| algorithm).to_vec(),
-    };
-    if algorithms.is_empty() {
-        reader.fault(
-            section,
-            "algorithms",
-            "[]".to_owned(),
-            "accepts no token; name at least one, such as RS256",
-        );
-    }
     let is_set = section.has("keys");
     let keys = reader.secrets(section, "keys");
     if !is_set || keys.as_ref().is_some_and(Vec::is_empty) {
         reader.fault(section, "keys", None, "has no key to verify tokens with; write keys = [\"file:PATH\"]");
     }
     let keys = keys.unwrap_or_default();
-    if !algorithms.is_empty() {
-        keys.iter().for_each(|key| check_key(key, &algorithms, section, reader));
-    }
+    let all = [("HS256", Algorithm::Hs256), ("RS256", Algorithm::Rs256), ("ES256", Algorithm::Es256)];
+    let words = all.map(|(word, _)| word);
+    let chosen = reader.list(section, "algorithms", "[\"RS256\"]", |node| value::word(node, &words));
+    let algorithms = match chosen {
+        Some(chosen) => chosen.into_iter().map(|at| all[at].1).collect(),
+        None => caller::algorithms(&keys),
+    };
     let mut text = |name| reader.read(section, name, value::text);
     Some(Jwt { keys, algorithms, issuer: text("issuer"), audience: text("audience") })
-}
-
-/// A key that none of the algorithms takes is a slip; a public key that is taken for a secret is a hole.
-fn check_key(key: &Secret, algorithms: &[Algorithm], section: &Section<'_>, reader: &mut Reader<'_>) {
-    let takes = |is_pem: bool| {
-        algorithms.iter().any(|algorithm| match algorithm {
-            Algorithm::Hs256 => !is_pem,
-            Algorithm::Rs256 | Algorithm::Es256 => is_pem,
-        })
-    };
-    if has_pem(&key.bytes, "PRIVATE KEY") {
-        let remedy = "is a private key, and verifying needs the public one alone; name a file with that";
-        reader.fault(section, "keys", key.source.clone(), remedy);
-    } else if has_pem(&key.bytes, "") && !takes(true) {
-        let remedy = "is in PEM, which none of jwt.algorithms takes; add RS256 or ES256 there";
-        reader.fault(section, "keys", key.source.clone(), remedy);
-    } else if !has_pem(&key.bytes, "") && !takes(false) {
-        let remedy = "is no key in PEM, and jwt.algorithms has no HS256; name a file with a public key";
-        reader.fault(section, "keys", key.source.clone(), remedy);
-    }
 }
 
 fn background(section: &Section<'_>, reader: &mut Reader<'_>) -> Background {

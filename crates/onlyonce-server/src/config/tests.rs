@@ -227,9 +227,9 @@ fn every_fault_is_told_at_once_with_path_value_remedy_and_place() {
 #[test]
 fn every_kind_of_fault_is_told_with_its_remedy() {
     let folder = Folder::new();
-    let cert = folder.file("cert.pem", "-----BEGIN CERTIFICATE-----\n");
-    let key = folder.file("key.pem", "-----BEGIN PRIVATE KEY-----\n");
-    let public = folder.file("public.pem", "-----BEGIN PUBLIC KEY-----\n");
+    let cert = folder.file("cert.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    let key = folder.file("key.pem", include_str!("../caller/fixtures/rsa-new.pem"));
+    let public = folder.file("public.pem", include_str!("../caller/fixtures/rsa-new.pub.pem"));
     let empty = folder.file("empty", "\n");
     let (cert, key, public, empty) = (cert.display(), key.display(), public.display(), empty.display());
     for (file, expected) in [
@@ -283,20 +283,24 @@ fn every_kind_of_fault_is_told_with_its_remedy() {
         ("[policy]\nlease = 1979-05-27", "is not a span"),
         (&format!("[tls]\ncert = \"{cert}\""), "tls.key: is missing beside tls.cert"),
         (&format!("[tls]\ncert = \"{key}\"\nkey = \"{key}\""), "tls.cert"),
+        (&format!("[tls]\ncert = \"{cert}\"\nkey = \"{key}\""), "tls.cert: "),
         ("[jwt]\nissuer = \"x\"", "jwt.keys: has no key to verify tokens with"),
         ("[jwt]\nkeys = [\"env:MISSING\"]", "jwt.keys: variable MISSING is not set"),
         ("[jwt]\nkeys = [\"file:/nowhere\"]", "jwt.keys: file \"/nowhere\" cannot be read"),
-        (&format!("[jwt]\nkeys = [\"file:{key}\"]"), "is a private key"),
+        (&format!("[jwt]\nkeys = [\"file:{key}\"]"), "has a private key"),
         (
             &format!("[jwt]\nkeys = [\"file:{public}\"]\nalgorithms = [\"HS256\"]"),
-            "is in PEM, which none of jwt.algorithms takes",
+            "has a key for RS256, which jwt.algorithms does not list",
         ),
         (
             "[jwt]\nkeys = [\"env:LONG\"]\nalgorithms = [\"RS256\"]",
-            "is no key in PEM, and jwt.algorithms has no HS256",
+            "has a key for HS256, which jwt.algorithms does not list",
         ),
         ("[jwt]\nkeys = [\"env:LONG\"]\nalgorithms = [\"none\"]", "is not one of HS256, RS256, ES256"),
-        ("[jwt]\nkeys = [\"env:LONG\"]\nalgorithms = []", "accepts no token"),
+        (
+            "[jwt]\nkeys = [\"env:LONG\"]\nalgorithms = []",
+            "has a key for HS256, which jwt.algorithms does not list",
+        ),
         ("[[admin_token]]\nname = \"ann\"", "admin_token[0].token: is missing"),
         (
             "[[admin_token]]\ntoken = \"env:LONG\"\nname = \"a\"\n[[admin_token]]\ntoken = \"env:LONG\"\nname = \"b\"",
@@ -400,6 +404,22 @@ fn a_shared_secret_that_can_be_guessed_is_a_warning() {
     assert!(paths.contains(&"jwt.keys") && paths.contains(&"admin_token[0].token"), "{paths:?}");
     assert!(!paths.contains(&"policy.scope"));
     assert_eq!(loaded.config.default.policy.scope, [Source::Jwt("sub".into())]);
+}
+
+#[test]
+fn algorithms_that_are_not_named_are_those_of_the_keys() {
+    let folder = Folder::new();
+    let public = folder.file("public.pem", include_str!("../caller/fixtures/rsa-new.pub.pem"));
+    let keys = [
+        ("env:LONG", vec![Algorithm::Hs256]),
+        (&format!("file:{}", public.display()), vec![Algorithm::Rs256]),
+    ];
+    for (key, algorithms) in keys {
+        let file = format!("{UPSTREAM}[jwt]\nkeys = [\"{key}\"]\n");
+        let loaded = load_all(file, &[("LONG", "a secret of more than thirty-two bytes")], &[]);
+        let jwt = loaded.unwrap_or_else(|faults| panic!("{faults}")).config.jwt.unwrap();
+        assert_eq!(jwt.algorithms, algorithms, "{key}");
+    }
 }
 
 /// G04: the same sources again read the file and the secrets as they are then.

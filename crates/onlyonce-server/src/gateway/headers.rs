@@ -198,11 +198,21 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The protocol that a request asks to go on in.
+/// The protocol that a request asks to go on in. Another HTTP is not one: whoever could speak it with the service through
+/// us could send it requests that nobody has judged.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(CONNECTION)?;
-    let asks = named(headers).contains(&UPGRADE);
-    headers.get(UPGRADE).filter(|_| asks).cloned()
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let (protocol, other) = (protocols.next()?, protocols.next());
+    let asks = named(headers).contains(&UPGRADE) && other.is_none() && !protocol.to_str().is_ok_and(is_http);
+    asks.then(|| protocol.clone())
+}
+
+/// Whether one of these is HTTP, or would hide it: `h2c`, `HTTP/2.0`, `TLS/1.3`.
+fn is_http(protocols: &str) -> bool {
+    let mut names =
+        protocols.split(',').map(|protocol| protocol.trim().split('/').next().unwrap_or_default());
+    names.any(|name| ["h2c", "h2", "http", "tls"].iter().any(|http| name.eq_ignore_ascii_case(http)))
 }
 
 #[cfg(test)]
@@ -292,5 +302,10 @@ mod tests {
         assert_eq!(upgrade(&asks).unwrap(), "websocket");
         assert_eq!(upgrade(&headers(&[("upgrade", "websocket")])), None);
         assert_eq!(upgrade(&headers(&[("connection", "upgrade")])), None);
+        for http in ["h2c", "H2C", "websocket, h2c", "HTTP/2.0", "TLS/1.3"] {
+            assert_eq!(upgrade(&headers(&[("connection", "upgrade"), ("upgrade", http)])), None, "{http}");
+        }
+        let two = [("connection", "upgrade"), ("upgrade", "websocket"), ("upgrade", "h2c")];
+        assert_eq!(upgrade(&headers(&two)), None);
     }
 }

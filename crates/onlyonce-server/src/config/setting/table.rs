@@ -347,11 +347,11 @@ pub(in crate::config) const SETTINGS: &[Setting] = &[
         r#"["file:/etc/onlyonce/jwt.pem"]"#,
         "What tokens are signed with, tried in order: HS256 secrets as text, RS256 and ES256 public keys in PEM.",
     ),
-    holds(
+    open(
         "jwt.algorithms",
         WordList(&["HS256", "RS256", "ES256"]),
-        r#"["HS256", "RS256", "ES256"]"#,
-        "The algorithms that are accepted. A secret in text verifies HS256 only, a key in PEM never does.",
+        r#"["RS256"]"#,
+        "The algorithms that are accepted; those that the keys are for, where this is not set. A secret in text verifies HS256 only, a key in PEM never does.",
     ),
     open(
         "jwt.issuer",

@@ -148,6 +148,19 @@ async fn another_protocol_passes_both_ways() {
     assert_eq!(service.only().first, "GET /chat HTTP/1.1");
 }
 
+/// G01: a tunnel of HTTP would lead past every rule.
+#[tokio::test]
+async fn another_http_is_no_other_protocol() {
+    let service = Service::answering(CREATED).await;
+    let world = World::before(&service).await;
+    let asks = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n";
+    assert_eq!(world.send(format!("GET / HTTP/1.1\r\nhost: shop\r\n{asks}\r\n")).await.status(), 201);
+    let seen = service.only();
+    for name in ["upgrade", "connection", "http2-settings"] {
+        assert_eq!(seen.header(name), None);
+    }
+}
+
 /// G04: what has no end of its own is closed once all else has ended.
 #[tokio::test]
 async fn a_stop_closes_what_has_become_another_protocol() {
