@@ -111,7 +111,7 @@ where
             }
             Way::Run(lease) => {
                 let call = Call { inner, request: Request::from_parts(parts, Body::whole(body)) };
-                keyed.run(lease, began, call).await
+                Box::pin(keyed.run(lease, began, call)).await
             }
             Way::Unprotected => {
                 keyed.count(Decision::StoreUnavailable, began.elapsed());
@@ -176,7 +176,7 @@ impl Keyed {
         loop {
             // From here on a reservation may be on its way to the store: it is not left alone there.
             self.hold.set(true);
-            let (refusal, refused_on) = match Box::pin(self.begin(id, &candidates)).await {
+            let (refusal, refused_on) = match Box::pin(self.begin(&id, &candidates)).await {
                 Ok(Begun::Run(lease)) => return Way::Run(lease),
                 Ok(Begun::Replay(record)) => return Way::Replay(record),
                 Ok(Begun::Refuse(refusal, refused_on)) => (refusal, refused_on),
@@ -191,7 +191,7 @@ impl Keyed {
         }
     }
 
-    async fn begin(&self, id: Id, fingerprint: &Candidates<'_>) -> Result<Begun, Error> {
+    async fn begin(&self, id: &Id, fingerprint: &Candidates<'_>) -> Result<Begun, Error> {
         let request = machine::Request {
             scope: &self.scope,
             key: &self.key,
@@ -201,7 +201,7 @@ impl Keyed {
             token: fresh_token(),
             admission: Admission::Run,
         };
-        self.engine.begin(id, &request).await
+        self.engine.begin(*id, &request).await
     }
 
     fn given_up(&self, refusal: Refusal) -> Way {
