@@ -32,8 +32,8 @@ impl Node {
         let store = config.store.open(config.expired).await?;
         let engine = Engine::new(store.clone());
         let listener = TcpListener::bind(config.admin).await;
-        let listener =
-            listener.with_context(|| format!("cannot listen on \"{}\"; set admin to a free address", config.admin))?;
+        let listener = listener
+            .with_context(|| format!("cannot listen on \"{}\"; set admin to a free address", config.admin))?;
         let address = listener.local_addr()?;
         let workers = Workers::start(&engine, &config.background);
         let admin = Arc::new(Admin {

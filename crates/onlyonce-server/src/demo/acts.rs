@@ -182,7 +182,8 @@ async fn service_away(stage: &mut Stage) -> Result<Act> {
 }
 
 async fn service_dies(stage: &mut Stage) -> Result<Act> {
-    let mut act = Act::new("service_dies", "The service dies after it has charged the card, before it answers");
+    let mut act =
+        Act::new("service_dies", "The service dies after it has charged the card, before it answers");
     let order = order("dies-1", Card::Crashing);
     let mut client = stage.client().await?;
     let lost = client.pay(&order).await?;
@@ -208,7 +209,10 @@ async fn service_dies(stage: &mut Stage) -> Result<Act> {
 }
 
 async fn killed_afterwards(stage: &mut Stage) -> Result<Act> {
-    let mut act = Act::new("killed_afterwards", "The gateway is killed with SIGKILL after a payment, and started again");
+    let mut act = Act::new(
+        "killed_afterwards",
+        "The gateway is killed with SIGKILL after a payment, and started again",
+    );
     let paid = order("killed-1", Card::Plain);
     let first = stage.client().await?.pay(&paid).await?;
     stage.kill_gateway().await?;

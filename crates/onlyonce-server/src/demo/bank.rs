@@ -82,7 +82,13 @@ impl Card {
 
 impl Bank {
     pub(crate) fn new(slow: Duration) -> Self {
-        Self { slow, ledger: Mutex::default(), arrived: Notify::new(), go_on: Notify::new(), charged_one: Notify::new() }
+        Self {
+            slow,
+            ledger: Mutex::default(),
+            arrived: Notify::new(),
+            go_on: Notify::new(),
+            charged_one: Notify::new(),
+        }
     }
 
     pub(crate) async fn charge(&self, payment: Payment) -> Result<Charge, Closed> {

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -12,6 +13,7 @@ use tokio::time::timeout;
 use crate::store::Url;
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
+const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A gateway that is gone when this is.
 #[derive(Debug)]
@@ -40,11 +42,24 @@ impl Gateway {
             .context("the gateway cannot be started")?;
         let stdout = process.stdout.take().context("the gateway has no output")?;
         let mut lines = BufReader::new(stdout).lines();
-        let ready = timeout(READY_WITHIN, lines.next_line()).await.context("the gateway is not ready in time")??;
+        let ready =
+            timeout(READY_WITHIN, lines.next_line()).await.context("the gateway is not ready in time")??;
         let Some(address) = ready.as_deref().and_then(address) else {
             bail!("the gateway said {ready:?} instead of where it listens");
         };
         Ok(Self { address, process })
+    }
+
+    /// SIGTERM: it finishes what is under way and closes its store.
+    pub(crate) async fn stop(mut self) -> Result<()> {
+        let pid = self.process.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        kill_process(pid.context("the gateway is gone already")?, Signal::TERM)?;
+        let status =
+            timeout(STOPPED_WITHIN, self.process.wait()).await.context("the gateway does not stop")??;
+        if !status.success() {
+            bail!("the gateway ended with {status}");
+        }
+        Ok(())
     }
 
     /// SIGKILL: it has no moment to write anything down.

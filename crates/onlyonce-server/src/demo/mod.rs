@@ -58,6 +58,7 @@ async fn play(place: &Place, as_json: bool) -> Result<Ended> {
         all_held &= act.held();
         report.tell(act)?;
     }
+    stage.stop().await?;
     report.end(place)?;
     Ok(if all_held { Ended::Yes } else { Ended::No })
 }

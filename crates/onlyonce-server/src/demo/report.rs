@@ -86,7 +86,8 @@ impl Report {
         if self.as_json {
             return Ok(());
         }
-        let title = self.style.strong("Onlyonce: a payments service behind the gateway, and clients that retry");
+        let title =
+            self.style.strong("Onlyonce: a payments service behind the gateway, and clients that retry");
         writeln!(
             io::stdout(),
             "{title}\nReal requests over real sockets; the ledger is the bank's own.\nRecords in {}.\n",

@@ -40,6 +40,14 @@ impl Stage {
         Client::connect(gateway.address).await
     }
 
+    /// Lets the gateway close its store.
+    pub(crate) async fn stop(self) -> Result<()> {
+        match self.gateway {
+            Some(gateway) => gateway.stop().await,
+            None => Ok(()),
+        }
+    }
+
     /// Kills the gateway with SIGKILL and starts it again on the same store: all that it had in memory is gone.
     pub(crate) async fn kill_gateway(&mut self) -> Result<()> {
         if let Some(gateway) = self.gateway.take() {

@@ -76,7 +76,8 @@ impl Folder {
     pub(crate) fn new() -> Self {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("onlyonce-gateway-crash-{}-{number}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("onlyonce-gateway-crash-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }

@@ -121,7 +121,10 @@ fn a_taken_port_is_named_with_its_remedy() {
         let output = run(&["demo", flag, &address, first, "127.0.0.1:0", second, "127.0.0.1:0"]);
         assert_eq!(output.status.code(), Some(2), "{flag}");
         let error = text(&output.stderr);
-        assert!(error.contains("cannot listen on") && error.contains(&format!("\"{address}\"")), "{flag}: {error}");
+        assert!(
+            error.contains("cannot listen on") && error.contains(&format!("\"{address}\"")),
+            "{flag}: {error}"
+        );
     }
 }
 
