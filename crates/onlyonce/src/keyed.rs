@@ -248,6 +248,7 @@ impl Keyed {
                 if !matches!(renewed, Ok(true)) {
                     let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
                     Box::pin(self.engine.finish(lease, outcome, store_timeout)).await;
+                    self.count(Decision::StoreUnavailable, began.elapsed());
                     return Ok(self.refuse(&store_unavailable()));
                 }
             }
