@@ -367,8 +367,7 @@ impl Keyed {
         let outcome = match (means, &body) {
             (Meaning::Completed, Read::Whole(bytes)) => {
                 let headers = headers::kept(&head.headers, self.policy());
-                let response =
-                    record::Response { status: head.status.as_u16(), headers, body: bytes.clone() };
+                let response = answer::compact(head.status, headers, bytes);
                 Outcome::Completed { response: Some(Arc::new(response)), keep_for }
             }
             (Meaning::Completed, Read::Beyond(_)) => Outcome::Completed { response: None, keep_for },
