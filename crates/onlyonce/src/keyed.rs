@@ -29,7 +29,7 @@ use onlyonce_core::key::Key;
 use onlyonce_core::machine::{self, Admission};
 use onlyonce_core::outcome::{Meaning, Outcome, Said, meaning};
 use onlyonce_core::policy::{InFlight, Policy, StoreDown};
-use onlyonce_core::record::{self, Handle, Id, Reason, Record};
+use onlyonce_core::record::{Handle, Id, Reason, Record};
 use onlyonce_core::refusal::{NoAnswer, Refusal};
 use onlyonce_core::scope::Scope;
 use onlyonce_store::{Error, ErrorKind, failpoint};
