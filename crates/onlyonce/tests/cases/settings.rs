@@ -9,7 +9,7 @@ use onlyonce::policy::{Anonymous, InFlight, On5xx, OnExpired, REQUIRED, StoreDow
 use onlyonce::{Dialect, Effects, Policy};
 use toml::{Table, Value};
 
-use crate::payload::span;
+use crate::runner::span;
 
 /// The defaults, `required = true`, and over them each of `overlays`, the later the stronger.
 pub(crate) fn policy(overlays: &[&Table]) -> Policy {
