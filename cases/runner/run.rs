@@ -201,7 +201,8 @@ impl<N: Node> World<N> {
             step: step.clone(),
             upstream: self.upstream.clone(),
             progress: progress.clone(),
-            tries_after: expects_error && !step.background && !step.parallel,
+            // Where U cannot be reached, nobody is there to serve another request.
+            tries_after: expects_error && !step.background && !step.parallel && !step.upstream.unreachable,
         };
         if step.background {
             let running = tokio::spawn(plan.carry_out());

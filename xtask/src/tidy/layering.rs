@@ -9,8 +9,18 @@ use crate::repository::File;
 const CORE: &[&str] = &["bytes", "hmac", "http", "sfv", "sha2"];
 
 /// The seam knows engines and nothing of HTTP services. `rustix` is for tests that let the process die.
-const STORE: &[&str] =
-    &["async-trait", "bytes", "http", "onlyonce-core", "rusqlite", "rustix", "sha2", "shuttle", "tokio"];
+const STORE: &[&str] = &[
+    "async-trait",
+    "bytes",
+    "http",
+    "metrics",
+    "onlyonce-core",
+    "rusqlite",
+    "rustix",
+    "sha2",
+    "shuttle",
+    "tokio",
+];
 
 /// The layer speaks tower; axum is one of its users, behind a feature.
 const LAYER: &[&str] = &[

@@ -105,11 +105,8 @@ async fn pay(State(served): State<Served>, Json(order): Json<Value>) -> Response
     // The bank has been called: it charges, whether or not its caller still listens.
     let bank = served.bank.clone();
     let charging = tokio::spawn(async move { bank.charge(payment).await });
-    let charge = match charging.await {
-        Ok(Ok(charge)) => charge,
-        Ok(Err(_)) | Err(_) => {
-            return (StatusCode::SERVICE_UNAVAILABLE, "the bank is closed\n").into_response();
-        }
+    let Ok(Ok(charge)) = charging.await else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the bank is closed\n").into_response();
     };
     if is_crashing {
         served.dies.notify_one();

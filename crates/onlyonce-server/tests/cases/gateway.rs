@@ -24,9 +24,8 @@ impl Node for InProcess {
 
     async fn start(case: &Case, store: Arc<Faulty>, _: &Shared, socket: Option<SocketAddr>) -> Self {
         let folder = Folder::new();
-        let file = folder.new_file("toml");
         let service = socket.expect("U of a gateway is behind a socket");
-        std::fs::write(&file, settings::file(case, service, "memory:")).expect("a new file can be written");
+        let file = settings::write(case, &folder, service, "memory:");
         let gateway = Gateway::start(&file, store).await;
         let gateway = gateway.unwrap_or_else(|error| panic!("the case's settings do not stand: {error:#}"));
         Self { address: gateway.address(), gateway: Some(gateway), stopping: None }

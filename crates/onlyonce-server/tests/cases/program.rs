@@ -27,10 +27,9 @@ impl Node for Program {
 
     async fn start(case: &Case, _: Arc<Faulty>, _: &Shared, socket: Option<SocketAddr>) -> Self {
         let folder = Folder::new();
-        let (file, store) = (folder.new_file("toml"), folder.new_file("db"));
         let service = socket.expect("U of a gateway is behind a socket");
-        let text = settings::file(case, service, &format!("sqlite:{}", store.display()));
-        std::fs::write(&file, text).expect("a new file can be written");
+        let store = format!("sqlite:{}", folder.new_file("db").display());
+        let file = settings::write(case, &folder, service, &store);
         let mut process = Command::new(env!("CARGO_BIN_EXE_onlyonce"))
             .args(["serve", "--config"])
             .arg(file)

@@ -1,6 +1,7 @@
 //! A case's settings as a file for the gateway, and what its callers show.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,14 +9,15 @@ use ring::hmac;
 use toml::{Table, Value};
 
 use crate::runner::data::Case;
+use crate::runner::store::Folder;
 
 /// What tokens are signed with, where a scope names a claim.
 const SECRET: &str = "a secret of the cases, 32 bytes and more";
 /// The year 2100.
 const EXPIRES: u64 = 4_102_444_800;
 
-/// The settings of a gateway before the service at `service`.
-pub(crate) fn file(case: &Case, service: SocketAddr, store: &str) -> String {
+/// Writes the settings of a gateway before the service at `service`.
+pub(crate) fn write(case: &Case, folder: &Folder, service: SocketAddr, store: &str) -> PathBuf {
     let mut policy = table([("required", true.into())]);
     policy.extend(case.setup.clone());
     let mut settings = table([
@@ -31,9 +33,16 @@ pub(crate) fn file(case: &Case, service: SocketAddr, store: &str) -> String {
     settings
         .insert("route".to_owned(), routes.map(|(path, own)| route(path, own)).collect::<Vec<_>>().into());
     if has_claim(case) {
-        settings.insert("jwt".to_owned(), table([("keys", vec![SECRET].into())]).into());
+        let key = format!("file:{}", written(folder, "key", SECRET).display());
+        settings.insert("jwt".to_owned(), table([("keys", vec![key].into())]).into());
     }
-    settings.to_string()
+    written(folder, "toml", &settings.to_string())
+}
+
+fn written(folder: &Folder, ending: &str, text: &str) -> PathBuf {
+    let path = folder.new_file(ending);
+    std::fs::write(&path, text).expect("a new file can be written");
+    path
 }
 
 /// As the cases in this process are logged.
