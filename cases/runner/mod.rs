@@ -13,7 +13,7 @@ pub(crate) mod data;
 mod http2;
 mod logs;
 mod node;
-mod payload;
+pub(crate) mod payload;
 mod run;
 mod socket;
 mod step;
@@ -23,5 +23,4 @@ pub(crate) mod upstream;
 mod vectors;
 
 pub(crate) use self::node::Node;
-pub(crate) use self::payload::span;
-pub(crate) use self::suite::{check_list, run, trials};
+pub(crate) use self::suite::{run, trials};

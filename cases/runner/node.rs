@@ -41,7 +41,7 @@ pub(crate) trait Node: Sized {
     }
 
     /// The token that the owner of `credential` shows.
-    fn token(_: &Case, credential: &str, _tenant: &str) -> String {
+    fn token(_: &Case, credential: &str, _subject: &str) -> String {
         credential.to_owned()
     }
 

@@ -99,7 +99,7 @@ impl<N: Node> World<N> {
             let node = N::start(&case, store.clone(), &upstream, address).await;
             nodes.push(Running { node, store, is_stopping: false });
         }
-        let words = Words::of(&case.id, |credential, tenant| N::token(&case, credential, tenant));
+        let words = Words::of(&case.id, |credential, subject| N::token(&case, credential, subject));
         let mut secrets = vec!["credential-".to_owned(), BODY.to_owned()];
         secrets.extend(words.tokens().map(str::to_owned));
         let (heard, background) = (HashMap::new(), HashMap::new());

@@ -36,7 +36,7 @@ pub(crate) struct Words {
 struct Known {
     caller: Caller,
     token: String,
-    tenant: &'static str,
+    subject: &'static str,
 }
 
 const CALLERS: [(Caller, &str, &str); 4] = [
@@ -47,9 +47,10 @@ const CALLERS: [(Caller, &str, &str); 4] = [
 ];
 
 impl Words {
-    /// `token` makes what a caller shows of its credential and its tenant.
+    /// `token` makes what a caller shows of its credential and its subject.
     pub(crate) fn of(id: &str, token: impl Fn(&str, &str) -> String) -> Self {
-        let known = |(caller, credential, tenant)| Known { caller, token: token(credential, tenant), tenant };
+        let known =
+            |(caller, credential, subject)| Known { caller, token: token(credential, subject), subject };
         Self { id: id.to_ascii_lowercase(), callers: CALLERS.map(known).to_vec() }
     }
 
@@ -57,12 +58,12 @@ impl Words {
         self.callers.iter().map(|known| &*known.token)
     }
 
-    /// The tenant stands beside the credential; it counts only where the settings say so. Nobody shows nothing.
+    /// The subject, which is the tenant, stands beside the credential; it counts only where the settings say so. Nobody shows nothing.
     fn credentials(&self, caller: Caller) -> Vec<(String, Vec<u8>)> {
         let known = self.callers.iter().find(|known| known.caller == caller);
-        let Some(Known { token, tenant, .. }) = known else { return Vec::new() };
+        let Some(Known { token, subject, .. }) = known else { return Vec::new() };
         let bearer = format!("Bearer {token}").into_bytes();
-        vec![("Authorization".to_owned(), bearer), ("X-Tenant".to_owned(), tenant.as_bytes().to_vec())]
+        vec![("Authorization".to_owned(), bearer), ("X-Tenant".to_owned(), subject.as_bytes().to_vec())]
     }
 
     /// `{K}`, `{K2}`, `{K3}` are keys nobody used before, `{i}` is the number of the repetition.

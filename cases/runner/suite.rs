@@ -10,10 +10,11 @@ use super::node::Node;
 use super::store::Engine;
 use super::{run as case, upstream};
 
-/// Runs the tests that the arguments of this process name.
-pub(crate) fn run(trials: Vec<Trial>) -> ExitCode {
+/// Runs the tests that the arguments of this process name, among them `every_case_of_the_list_is_there_once`.
+pub(crate) fn run(cases: Vec<Case>, mut trials: Vec<Trial>) -> ExitCode {
     let arguments = Arguments::from_args();
     upstream::keep_ordered_panics_quiet();
+    trials.push(Trial::test("every_case_of_the_list_is_there_once", move || check_list(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
@@ -56,13 +57,8 @@ fn name<N: Node>(case: &Case, engine: Engine) -> String {
     format!("{}::{}::{}_{}", N::NAME, engine.name(), words(&case.id), words(&case.what.to_lowercase()))
 }
 
-/// `every_case_of_the_list_is_there_once`: the list that the data is held against stands in `cases/README.md`.
-pub(crate) fn check_list(cases: &[Case]) -> Trial {
-    let cases = cases.to_vec();
-    Trial::test("every_case_of_the_list_is_there_once", move || is_whole(&cases))
-}
-
-fn is_whole(cases: &[Case]) -> Result<(), Failed> {
+/// The list that the data is held against stands in `cases/README.md`.
+fn check_list(cases: &[Case]) -> Result<(), Failed> {
     let readme = std::fs::read_to_string(data::folder().join("README.md"))?;
     let (_, list) = readme.split_once("<!-- ids -->").ok_or("cases/README.md has no list of ids")?;
     let mut counts: BTreeMap<&str, i32> = BTreeMap::new();

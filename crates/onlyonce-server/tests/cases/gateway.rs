@@ -45,7 +45,7 @@ impl Node for InProcess {
         }
     }
 
-    fn token(case: &Case, credential: &str, tenant: &str) -> String {
-        settings::token(case, credential, tenant)
+    fn token(case: &Case, credential: &str, subject: &str) -> String {
+        settings::token(case, credential, subject)
     }
 }

@@ -23,5 +23,6 @@ use crate::runner::{data, run, trials};
 fn main() -> ExitCode {
     let cases = data::all();
     let gateway = Engine::ALL.into_iter().flat_map(|engine| trials::<InProcess>(&cases, engine));
-    run(gateway.chain(trials::<Program>(&cases, Engine::Sqlite)).collect())
+    let trials = gateway.chain(trials::<Program>(&cases, Engine::Sqlite)).collect();
+    run(cases, trials)
 }

@@ -85,8 +85,8 @@ impl Node for Program {
         Engine::Memory
     }
 
-    fn token(case: &Case, credential: &str, tenant: &str) -> String {
-        settings::token(case, credential, tenant)
+    fn token(case: &Case, credential: &str, subject: &str) -> String {
+        settings::token(case, credential, subject)
     }
 
     fn logs(&self) -> String {

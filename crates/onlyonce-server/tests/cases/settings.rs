@@ -57,12 +57,12 @@ fn table<const N: usize>(settings: [(&str, Value); N]) -> Table {
     settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The credential itself, or a signed token of the tenant: one a credential, as if it had been refreshed.
-pub(crate) fn token(case: &Case, credential: &str, tenant: &str) -> String {
+/// The credential itself, or a signed token of the subject: one a credential, as if it had been refreshed.
+pub(crate) fn token(case: &Case, credential: &str, subject: &str) -> String {
     if !has_claim(case) {
         return credential.to_owned();
     }
-    let claims = serde_json::json!({ "sub": tenant, "jti": credential, "exp": EXPIRES });
+    let claims = serde_json::json!({ "sub": subject, "jti": credential, "exp": EXPIRES });
     let parts = [r#"{"alg":"HS256"}"#.to_owned(), claims.to_string()];
     let signed = parts.map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
     let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, SECRET.as_bytes()), signed.as_bytes());

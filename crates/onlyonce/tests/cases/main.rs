@@ -12,10 +12,10 @@ use std::process::ExitCode;
 
 use crate::node::Layer;
 use crate::runner::store::Engine;
-use crate::runner::{check_list, data, run, trials};
+use crate::runner::{data, run, trials};
 
 fn main() -> ExitCode {
     let cases = data::all();
-    let on_engines = Engine::ALL.into_iter().flat_map(|engine| trials::<Layer>(&cases, engine));
-    run(std::iter::once(check_list(&cases)).chain(on_engines).collect())
+    let trials = Engine::ALL.into_iter().flat_map(|engine| trials::<Layer>(&cases, engine)).collect();
+    run(cases, trials)
 }

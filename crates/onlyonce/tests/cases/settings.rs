@@ -9,7 +9,7 @@ use onlyonce::policy::{Anonymous, InFlight, Mode, On5xx, OnExpired, REQUIRED, St
 use onlyonce::{Dialect, Effects, Policy};
 use toml::{Table, Value};
 
-use crate::runner::span;
+use crate::runner::payload::span;
 
 /// The defaults, `required = true`, and over them each of `overlays`, the later the stronger.
 pub(crate) fn policy(overlays: &[&Table]) -> Policy {
