@@ -3,7 +3,7 @@
 //! 1. A Rust test is a function with an attribute that ends in `test`, in any file; in a folder `conformance` or
 //!    `tests/crash` every function counts, since a macro, or a list, makes each of them many tests.
 //! 2. The ids stand in its doc comment. Attributes may stand in between.
-//! 3. Cases as data, in `cases/*.toml`, name them under `proves`; those that something runs count.
+//! 3. Cases as data, in `cases/*.toml`, name them under `proves`; those that are not skipped count.
 
 use super::is_id;
 use crate::repository::File;
@@ -89,7 +89,7 @@ fn ids_in(text: &str) -> impl Iterator<Item = String> {
     text.split(|char: char| !char.is_ascii_alphanumeric()).filter(|word| is_id(word)).map(str::to_owned)
 }
 
-/// A case proves what it says where something runs it: the layer does, and what is skipped proves nothing.
+/// A case proves what it says unless it is skipped: both suites run theirs.
 fn of_cases(file: &File) -> Vec<Proof> {
     let mut proofs = Vec::new();
     let mut case = Case::default();
@@ -100,7 +100,6 @@ fn of_cases(file: &File) -> Vec<Proof> {
         let Some((key, value)) = line.split_once('=') else { continue };
         match key.trim() {
             "id" => case.id = value.trim().trim_matches('"').to_owned(),
-            "on" => case.runs = value.contains("layer"),
             "skip" => case.is_skipped = true,
             "proves" => case.proves.extend(ids_in(value).map(|id| Proof {
                 id,
@@ -118,14 +117,13 @@ fn of_cases(file: &File) -> Vec<Proof> {
 #[derive(Default)]
 struct Case {
     id: String,
-    runs: bool,
     is_skipped: bool,
     proves: Vec<Proof>,
 }
 
 impl Case {
     fn proofs(self) -> Vec<Proof> {
-        if self.runs && !self.is_skipped { self.proves } else { Vec::new() }
+        if self.is_skipped { Vec::new() } else { self.proves }
     }
 }
 
@@ -215,14 +213,12 @@ mod tests {
     #[test]
     fn a_case_that_runs_proves_what_it_names() {
         let case = |extra: &str| format!("[[case]]\nid = \"KEY-19\"\nproves = [\"K07\", \"O06\"]\n{extra}\n");
-        let here = "on = [\"layer\"]";
         assert_eq!(
-            found("cases/key.toml", &case(here)),
+            found("cases/key.toml", &case("")),
             ["K07 cases/key.toml: KEY-19", "O06 cases/key.toml: KEY-19"]
         );
-        assert!(found("cases/key.toml", &case("on = [\"gateway\"]")).is_empty(), "nothing runs it yet");
-        assert!(found("cases/key.toml", &case(&format!("{here}\nskip = \"later\""))).is_empty());
-        assert_eq!(found("cases/key.toml", &[case("skip = \"later\""), case(here)].concat()).len(), 2);
+        assert!(found("cases/key.toml", &case("skip = \"later\"")).is_empty());
+        assert_eq!(found("cases/key.toml", &[case("skip = \"later\""), case("")].concat()).len(), 2);
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn it_is_alive_and_ready_while_its_store_answers() {
     assert_eq!((status, &json(&body)["status"]), (404, &Value::from(404)));
 }
 
-/// O01, O02, K09: a scripted run, and exactly its counts.
+/// O01, O02, K09: ADM-08, a scripted run, and exactly its counts.
 #[test]
 fn the_counters_equal_a_scripted_run_exactly_and_name_no_key() {
     let folder = Folder::new();

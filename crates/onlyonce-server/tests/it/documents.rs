@@ -11,7 +11,7 @@ fn page(path: &str) -> String {
     fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// O06
+/// O06: ADM-12
 #[test]
 fn every_code_has_a_section_and_every_section_a_code() {
     let errors = page("docs/errors.md");

@@ -210,7 +210,7 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(serving.ended().code(), Some(1));
 }
 
-/// G04
+/// G04: ADM-09
 #[test]
 fn settings_are_read_again_and_a_bad_file_changes_nothing() {
     let [one, two] = [Service::start("one"), Service::start("two")];
@@ -252,9 +252,28 @@ fn what_cannot_be_started_says_why() {
         told.contains(&format!("cannot listen on \"{address}\"; set listen to a free address")),
         "{told}"
     );
-    let output =
-        onlyonce().args(["serve", "--upstream", "nonsense", "--set", "policy.leas=1"]).output().unwrap();
+}
+
+/// G04: ADM-09
+#[test]
+fn settings_with_faults_are_refused_with_every_fault_at_its_place() {
+    let folder = Folder::new();
+    let text_of_file =
+        "store = \"sqlite:onlyonce.db\"\nupstream = \"nonsense\"\n[policy]\nleas = \"5s\"\nretention = 5\n";
+    fs::write(folder.path().join("a.toml"), text_of_file).unwrap();
+    let output = folder.run(&["serve", "--config", "a.toml", "--set", "policy.on_5xx=perhaps"]);
     assert_eq!(output.status.code(), Some(2));
+    assert_eq!(text(&output.stdout), "", "it is not ready");
     let told = text(&output.stderr);
-    assert!(told.contains("upstream") && told.contains("leas"), "every fault is told: {told}");
+    for (fault, place) in [
+        ("upstream: \"nonsense\"", "(a.toml line 2)"),
+        ("policy.leas", "(a.toml line 4)"),
+        ("policy.retention: \"5\"", "(a.toml line 5)"),
+        ("policy.on_5xx: \"perhaps\"", "(--set)"),
+    ] {
+        let line = told.lines().find(|line| line.trim_start().starts_with(fault));
+        assert!(line.is_some_and(|line| line.ends_with(place)), "{fault} at {place}: {told}");
+    }
+    assert!(told.starts_with("error: 4 faults in the settings\n"), "{told}");
+    assert_eq!(folder.contents().len(), 1, "nothing is opened");
 }

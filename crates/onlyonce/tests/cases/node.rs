@@ -13,24 +13,26 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use toml::{Table, Value};
 
-use crate::data::Case;
+use crate::runner::Node;
+use crate::runner::data::{Case, Suite};
+use crate::runner::store::Faulty;
+use crate::runner::upstream::Shared;
 use crate::settings::{policy, verified_source};
-use crate::store::{Disk, Faulty};
-use crate::upstream::Shared;
 
 /// One node: a server of its own, an engine of its own, and its own way to the common store.
-pub(crate) struct Node {
-    pub(crate) address: SocketAddr,
-    pub(crate) store: Arc<Faulty>,
+pub(crate) struct Layer {
+    address: SocketAddr,
     onlyonce: Onlyonce,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<()>>,
 }
 
-impl Node {
-    pub(crate) async fn start(case: &Case, disk: &Arc<Disk>, upstream: &Shared) -> Self {
-        let store = Faulty::new(disk.clone());
-        let onlyonce = Onlyonce::new(store.clone());
+impl Node for Layer {
+    const NAME: &'static str = "layer";
+    const SUITE: Suite = Suite::Layer;
+
+    async fn start(case: &Case, store: Arc<Faulty>, upstream: &Shared, _: Option<SocketAddr>) -> Self {
+        let onlyonce = Onlyonce::new(store);
         let app = app(&onlyonce, case, upstream);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -42,20 +44,18 @@ impl Node {
                 .await
                 .expect("axum never fails to serve");
         });
-        Self { address, store, onlyonce, stop: Some(stop), serving: Some(serving) }
+        Self { address, onlyonce, stop: Some(stop), serving: Some(serving) }
     }
 
-    /// Stops accepting; what runs goes on.
-    pub(crate) fn stop(&mut self) {
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn stop(&mut self) {
         self.stop = None;
     }
 
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stop.is_none() && self.serving.is_some()
-    }
-
-    /// Ready once a stopped server has finished what ran, and nothing is left to be written.
-    pub(crate) async fn stopped(&mut self) {
+    async fn stopped(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.await.expect("the server does not panic");
         }

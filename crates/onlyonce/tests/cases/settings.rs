@@ -5,11 +5,11 @@ use std::str::FromStr;
 use http::{HeaderName, Method};
 use onlyonce::fingerprint::{BodyForm, Secret};
 use onlyonce::key::{PersonalData, Syntax};
-use onlyonce::policy::{Anonymous, InFlight, On5xx, OnExpired, REQUIRED, StoreDown};
+use onlyonce::policy::{Anonymous, InFlight, Mode, On5xx, OnExpired, REQUIRED, StoreDown};
 use onlyonce::{Dialect, Effects, Policy};
 use toml::{Table, Value};
 
-use crate::payload::span;
+use crate::runner::payload::span;
 
 /// The defaults, `required = true`, and over them each of `overlays`, the later the stronger.
 pub(crate) fn policy(overlays: &[&Table]) -> Policy {
@@ -34,6 +34,7 @@ pub(crate) fn policy(overlays: &[&Table]) -> Policy {
 
 fn set(policy: &mut Policy, name: &str, value: &Value) {
     match name {
+        "mode" => policy.mode = mode(text(value)),
         "header" => policy.header = parsed(value),
         "syntax" => policy.key.syntax = syntax(text(value)),
         "key_chars_min" => policy.key.chars_min = chars(value),
@@ -86,6 +87,14 @@ fn required(value: &Value, methods: &[Method]) -> Vec<Method> {
         Some(true) => REQUIRED.into_iter().filter(|method| methods.contains(method)).collect(),
         Some(false) => Vec::new(),
         None => list(value),
+    }
+}
+
+fn mode(name: &str) -> Mode {
+    match name {
+        "observe" => Mode::Observe,
+        "enforce" => Mode::Enforce,
+        other => panic!("there is no mode {other:?}"),
     }
 }
 

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Table;
 
-use crate::payload::Payload;
-use crate::store::Engine;
+use super::payload::Payload;
+use super::store::Engine;
 
 /// Where the data lives.
 pub(crate) fn folder() -> PathBuf {

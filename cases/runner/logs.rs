@@ -17,7 +17,8 @@ impl Logs {
     /// Keeps what this thread logs while the guard lives. A case runs on one thread, so it is the case's log.
     pub(crate) fn capture(&self) -> DefaultGuard {
         let targets = Targets::new().with_default(Level::INFO).with_targets(
-            ["onlyonce", "onlyonce_core", "onlyonce_store"].map(|target| (target, Level::TRACE)),
+            ["onlyonce", "onlyonce_core", "onlyonce_server", "onlyonce_store"]
+                .map(|target| (target, Level::TRACE)),
         );
         let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(self.clone());
         tracing::subscriber::set_default(tracing_subscriber::registry().with(lines).with(targets))

@@ -16,7 +16,7 @@ use onlyonce_core::time::Timestamp;
 use serde::Deserialize;
 use tokio::sync::Notify;
 
-use crate::data::StoreMode;
+use super::data::StoreMode;
 
 /// The machine's clock, which a case can move forward.
 #[derive(Clone, Debug)]
@@ -120,28 +120,28 @@ async fn open(engine: Engine, clock: &MovedClock, folder: &Folder) -> Arc<dyn St
         Engine::Memory => Arc::new(Memory::with_clock(clock.clone())),
         Engine::Sqlite => {
             let options = Options { clock: Some(Box::new(clock.clone())), ..Options::default() };
-            let opened = Sqlite::open(folder.new_file(), options).await;
+            let opened = Sqlite::open(folder.new_file("db"), options).await;
             Arc::new(opened.unwrap_or_else(|error| panic!("a new file can be opened: {error}")))
         }
     }
 }
 
 /// A folder for the files of one case, which goes with it. It is created with its first file.
-struct Folder {
+pub(crate) struct Folder {
     path: PathBuf,
     files: AtomicUsize,
 }
 
 impl Folder {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let name = format!("onlyonce-cases-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         Self { path: std::env::temp_dir().join(name), files: AtomicUsize::new(0) }
     }
 
-    fn new_file(&self) -> PathBuf {
+    pub(crate) fn new_file(&self, ending: &str) -> PathBuf {
         std::fs::create_dir_all(&self.path).expect("the folder for temporary files can be written");
-        self.path.join(format!("{}.db", self.files.fetch_add(1, Ordering::Relaxed)))
+        self.path.join(format!("{}.{ending}", self.files.fetch_add(1, Ordering::Relaxed)))
     }
 }
 

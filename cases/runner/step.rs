@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
-use crate::check::code_of;
-use crate::client::{After, Answer, Request, Wire};
-use crate::data::{Caller, HangUp, OneOrMany, Step};
-use crate::http2::Http2;
-use crate::payload::{padding, unescaped};
-use crate::upstream::{STEP, Shared};
+use super::check::code_of;
+use super::client::{After, Answer, Request, Wire};
+use super::data::{Caller, HangUp, OneOrMany, Step};
+use super::http2::Http2;
+use super::payload::{padding, unescaped};
+use super::upstream::{STEP, Shared};
 
 /// An answer, or why there is none.
 pub(crate) type Heard = Result<Answer, String>;
@@ -28,11 +28,42 @@ const AGAIN_EVERY: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub(crate) struct Words {
     id: String,
+    callers: Vec<Known>,
 }
 
+/// A caller, and what it shows.
+#[derive(Clone, Debug)]
+struct Known {
+    caller: Caller,
+    token: String,
+    subject: &'static str,
+}
+
+const CALLERS: [(Caller, &str, &str); 4] = [
+    (Caller::T1, "t1-credential-5b7c", "t1"),
+    (Caller::T2, "t2-credential-90ae", "t2"),
+    (Caller::A1, "a1-credential-77d0", "t1"),
+    (Caller::A2, "a2-credential-1c3f", "t1"),
+];
+
 impl Words {
-    pub(crate) fn of(id: &str) -> Self {
-        Self { id: id.to_ascii_lowercase() }
+    /// `token` makes what a caller shows of its credential and its subject.
+    pub(crate) fn of(id: &str, token: impl Fn(&str, &str) -> String) -> Self {
+        let known =
+            |(caller, credential, subject)| Known { caller, token: token(credential, subject), subject };
+        Self { id: id.to_ascii_lowercase(), callers: CALLERS.map(known).to_vec() }
+    }
+
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = &str> {
+        self.callers.iter().map(|known| &*known.token)
+    }
+
+    /// The subject, which is the tenant, stands beside the credential; it counts only where the settings say so. Nobody shows nothing.
+    fn credentials(&self, caller: Caller) -> Vec<(String, Vec<u8>)> {
+        let known = self.callers.iter().find(|known| known.caller == caller);
+        let Some(Known { token, subject, .. }) = known else { return Vec::new() };
+        let bearer = format!("Bearer {token}").into_bytes();
+        vec![("Authorization".to_owned(), bearer), ("X-Tenant".to_owned(), subject.as_bytes().to_vec())]
     }
 
     /// `{K}`, `{K2}`, `{K3}` are keys nobody used before, `{i}` is the number of the repetition.
@@ -78,7 +109,7 @@ fn request(step: &Step, name: &str, words: &Words, i: usize) -> Request {
     }
     headers.extend(step.headers.iter().map(|(name, value)| (name.clone(), unescaped(&fill(value)))));
     headers.extend(padding(step.pad_headers).map(|(name, value)| (name, value.into_bytes())));
-    headers.extend(credentials(step.caller.unwrap_or_default()));
+    headers.extend(words.credentials(step.caller.unwrap_or_default()));
     let has_body = matches!(method, "POST" | "PUT" | "PATCH");
     let body = match &step.body {
         Some(body) => body.bytes(fill),
@@ -96,19 +127,6 @@ fn request(step: &Step, name: &str, words: &Words, i: usize) -> Request {
         request.headers.push(("Content-Type".to_owned(), b"application/json".to_vec()));
     }
     request
-}
-
-/// The tenant stands beside the credential; it counts only where the settings say so.
-fn credentials(caller: Caller) -> Vec<(String, Vec<u8>)> {
-    let (token, tenant) = match caller {
-        Caller::T1 => ("t1-credential-5b7c", "t1"),
-        Caller::T2 => ("t2-credential-90ae", "t2"),
-        Caller::A1 => ("a1-credential-77d0", "t1"),
-        Caller::A2 => ("a2-credential-1c3f", "t1"),
-        Caller::Nobody => return Vec::new(),
-    };
-    let bearer = format!("Bearer {token}").into_bytes();
-    vec![("Authorization".to_owned(), bearer), ("X-Tenant".to_owned(), tenant.as_bytes().to_vec())]
 }
 
 impl Plan {

@@ -14,8 +14,8 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::watch;
 
-use crate::data::Order;
-use crate::payload::{padding, unescaped};
+use super::data::Order;
+use super::payload::{padding, unescaped};
 
 /// The header that tells U which step a request belongs to, and so which order to obey.
 pub(crate) const STEP: &str = "x-step";
@@ -46,6 +46,10 @@ impl Upstream {
         lock(&self.orders).insert(step.to_owned(), order);
     }
 
+    pub(crate) fn order_of(&self, step: &str) -> Order {
+        lock(&self.orders).get(step).cloned().unwrap_or_default()
+    }
+
     pub(crate) fn received(&self) -> Received {
         lock(&self.seen).clone()
     }
@@ -62,7 +66,7 @@ impl Upstream {
     pub(crate) async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let step = parts.headers.get(STEP).and_then(|step| step.to_str().ok()).unwrap_or_default();
-        let order = lock(&self.orders).get(step).cloned().unwrap_or_default();
+        let order = self.order_of(step);
         let Ok(body) = body.collect().await else {
             // The client left in the middle of its body: a service would not have begun.
             return Response::builder().status(400).body(Body::empty()).expect("a fixed answer");

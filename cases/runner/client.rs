@@ -111,7 +111,10 @@ pub(crate) struct Wire {
 
 impl Wire {
     pub(crate) async fn connect(to: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect(to).await?;
+        Self::new(TcpStream::connect(to).await?)
+    }
+
+    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self { stream, read: Vec::new() })
     }
@@ -156,15 +159,21 @@ impl Wire {
     }
 
     async fn read_head(&mut self) -> io::Result<(u16, Vec<(String, Vec<u8>)>)> {
+        let (first, headers) = self.read_start().await?;
+        let status = first.strip_prefix("HTTP/1.1 ").or_else(|| first.strip_prefix("HTTP/1.0 "));
+        let status = status.and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(|| malformed(&first))?;
+        Ok((status, headers))
+    }
+
+    /// The first line of a message and its headers.
+    pub(crate) async fn read_start(&mut self) -> io::Result<(String, Vec<(String, Vec<u8>)>)> {
         let mut head = self.read_until(b"\r\n\r\n").await?;
         head.truncate(head.len() - 2);
         let mut lines =
             head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         let first = lossy(lines.next().unwrap_or_default());
-        let status = first.strip_prefix("HTTP/1.1 ").or_else(|| first.strip_prefix("HTTP/1.0 "));
-        let status = status.and_then(|rest| rest.get(..3)?.parse().ok()).ok_or_else(|| malformed(&first))?;
         let headers = lines.filter(|line| !line.is_empty()).map(header_line).collect::<io::Result<_>>()?;
-        Ok((status, headers))
+        Ok((first, headers))
     }
 
     async fn read_body(&mut self, answer: &mut Answer, method: &str) -> io::Result<()> {
@@ -172,7 +181,8 @@ impl Wire {
             return Ok(());
         }
         if answer.text("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
-            return self.read_chunks(answer).await;
+            (answer.body, answer.trailers) = self.read_chunks().await?;
+            return Ok(());
         }
         match answer.text("content-length") {
             Some(length) => {
@@ -187,7 +197,9 @@ impl Wire {
         Ok(())
     }
 
-    async fn read_chunks(&mut self, answer: &mut Answer) -> io::Result<()> {
+    /// A body in chunks, and its trailers.
+    pub(crate) async fn read_chunks(&mut self) -> io::Result<(Vec<u8>, Vec<(String, String)>)> {
+        let (mut body, mut trailers) = (Vec::new(), Vec::new());
         loop {
             let line = self.read_until(b"\r\n").await?;
             let line = lossy(&line);
@@ -196,16 +208,16 @@ impl Wire {
             if size == 0 {
                 break;
             }
-            answer.body.extend(self.read_exactly(size).await?);
+            body.extend(self.read_exactly(size).await?);
             self.read_exactly(2).await?;
         }
         loop {
             let line = self.read_until(b"\r\n").await?;
             if line == b"\r\n" {
-                return Ok(());
+                return Ok((body, trailers));
             }
             let (name, value) = header_line(&line[..line.len() - 2])?;
-            answer.trailers.push((name, lossy(&value)));
+            trailers.push((name, lossy(&value)));
         }
     }
 
@@ -220,7 +232,7 @@ impl Wire {
         }
     }
 
-    async fn read_exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
+    pub(crate) async fn read_exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
         while self.read.len() < length {
             if self.fill().await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());

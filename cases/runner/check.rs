@@ -8,12 +8,12 @@ use onlyonce::store::clock::Clock;
 use onlyonce_core::refusal::Code;
 use serde_json::Value;
 
-use crate::client::{Answer, Request};
-use crate::data::Expect;
-use crate::payload::{span, unescaped};
-use crate::step::Heard;
-use crate::store::MovedClock;
-use crate::upstream::Received;
+use super::client::{Answer, Request};
+use super::data::Expect;
+use super::payload::{span, unescaped};
+use super::step::Heard;
+use super::store::MovedClock;
+use super::upstream::Received;
 
 /// What can be known beside the answers.
 pub(crate) struct Facts<'a> {

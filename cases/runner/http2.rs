@@ -10,7 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::client::{Answer, Request, lossy};
+use super::client::{Answer, Request, lossy};
 
 /// A connection of HTTP/2 with prior knowledge.
 pub(crate) struct Http2 {

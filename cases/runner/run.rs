@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-use crate::check::{self, Facts};
-use crate::client::After;
-use crate::data::{Case, Step, StoreMode, Until};
-use crate::logs::Logs;
-use crate::node::Node;
-use crate::payload::span;
-use crate::step::{BODY, Heard, Plan, Progress, Words, requests};
-use crate::store::{Disk, Engine, MovedClock};
-use crate::upstream::{Shared, Upstream};
-use crate::vectors;
+use super::check::{self, Facts};
+use super::client::After;
+use super::data::{Case, Step, StoreMode, Suite, Until};
+use super::logs::Logs;
+use super::node::Node;
+use super::payload::span;
+use super::socket::Socket;
+use super::step::{BODY, Heard, Plan, Progress, Words, requests};
+use super::store::{Disk, Engine, Faulty, MovedClock};
+use super::upstream::{Shared, Upstream};
+use super::vectors;
 
 /// A case that takes longer hangs.
 const CASE_MAX: Duration = Duration::from_secs(120);
@@ -30,10 +31,10 @@ const TURNS: usize = 200;
 /// Runs a case on a thread and a runtime of its own: nothing is shared with other cases but the process.
 ///
 /// The watch is kept by another thread, since a case moves the clock of its own runtime.
-pub(crate) fn run(case: Case, engine: Engine) -> Result<(), String> {
+pub(crate) fn run<N: Node>(case: Case, engine: Engine) -> Result<(), String> {
     let (done, finished) = channel();
     let running = std::thread::spawn(move || {
-        let result = run_here(case, engine);
+        let result = run_here::<N>(case, engine);
         // Nobody listens where the watch has ended the case already.
         let _ = done.send(());
         result
@@ -46,13 +47,13 @@ pub(crate) fn run(case: Case, engine: Engine) -> Result<(), String> {
     }
 }
 
-fn run_here(case: Case, engine: Engine) -> Result<(), String> {
+fn run_here<N: Node>(case: Case, engine: Engine) -> Result<(), String> {
     let logs = Logs::default();
     let _captured = logs.capture();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let mut world = World::new(case, engine).await;
+        let mut world = World::<N>::new(case, engine).await;
         let ran = world.run().await;
         ran.and_then(|()| world.check_logs(&logs.text()))
             .map_err(|error| format!("{error}\n--- log of the case\n{}", logs.text()))
@@ -60,13 +61,15 @@ fn run_here(case: Case, engine: Engine) -> Result<(), String> {
 }
 
 /// A case under way.
-struct World {
+struct World<N> {
     case: Case,
     words: Words,
     upstream: Shared,
     clock: MovedClock,
     disk: Arc<Disk>,
-    nodes: Vec<Node>,
+    nodes: Vec<Running<N>>,
+    /// U's, where it is behind one.
+    socket: Option<Socket>,
     /// What each step has heard, by its name or number.
     heard: HashMap<String, Vec<Heard>>,
     background: HashMap<String, (JoinHandle<Vec<Heard>>, Arc<Progress>)>,
@@ -74,18 +77,33 @@ struct World {
     secrets: Vec<String>,
 }
 
-impl World {
+/// A node, and how it goes with it.
+struct Running<N> {
+    node: N,
+    store: Arc<Faulty>,
+    is_stopping: bool,
+}
+
+impl<N: Node> World<N> {
     async fn new(case: Case, engine: Engine) -> Self {
-        let clock = MovedClock::new();
-        let (upstream, disk) = (Shared::new(Upstream::default()), Disk::new(engine, clock.clone()).await);
+        let (clock, upstream) = (MovedClock::new(), Shared::new(Upstream::default()));
+        let disk = Disk::new(N::store(engine), clock.clone()).await;
+        let socket = match N::SUITE {
+            Suite::Layer => None,
+            Suite::Gateway => Some(Socket::open(&upstream).await.expect("loopback has a free port")),
+        };
+        let address = socket.as_ref().map(|socket| socket.address);
         let mut nodes = Vec::new();
         for _ in 0..case.nodes {
-            nodes.push(Node::start(&case, &disk, &upstream).await);
+            let store = Faulty::new(disk.clone());
+            let node = N::start(&case, store.clone(), &upstream, address).await;
+            nodes.push(Running { node, store, is_stopping: false });
         }
-        let words = Words::of(&case.id);
-        let secrets = vec!["credential-".to_owned(), BODY.to_owned()];
+        let words = Words::of(&case.id, |credential, subject| N::token(&case, credential, subject));
+        let mut secrets = vec!["credential-".to_owned(), BODY.to_owned()];
+        secrets.extend(words.tokens().map(str::to_owned));
         let (heard, background) = (HashMap::new(), HashMap::new());
-        Self { case, words, upstream, clock, disk, nodes, heard, background, secrets }
+        Self { case, words, upstream, clock, disk, nodes, socket, heard, background, secrets }
     }
 
     async fn run(&mut self) -> Result<(), String> {
@@ -105,7 +123,7 @@ impl World {
     async fn step(&mut self, step: &Step, name: &str) -> Result<(), String> {
         self.around(step).await?;
         if let Some(vectors) = &step.vectors {
-            return vectors::run(vectors, self.nodes[0].address, &self.upstream).await;
+            return vectors::run(vectors, self.nodes[0].node.address(), &self.upstream).await;
         }
         let before = (self.upstream.exec(), self.disk.records().await.len());
         let heard = match (&step.join, step.send.is_some() || step.raw.is_some()) {
@@ -146,7 +164,9 @@ impl World {
             self.disk.store().reap(usize::MAX).await.map_err(|error| error.to_string())?;
         }
         if step.stop {
-            self.node(step).stop();
+            let running = self.running(step);
+            running.node.stop();
+            running.is_stopping = true;
         }
         match &step.until {
             Some(until) => self.look_until(until, step).await,
@@ -162,12 +182,12 @@ impl World {
         }
     }
 
-    fn node(&mut self, step: &Step) -> &mut Node {
+    fn running(&mut self, step: &Step) -> &mut Running<N> {
         &mut self.nodes[step.node.unwrap_or(0)]
     }
 
     async fn send(&mut self, step: &Step, name: &str) -> Result<Option<Vec<Heard>>, String> {
-        if step.upstream.needs_a_wire() {
+        if step.upstream.needs_a_wire() && self.socket.is_none() {
             return Err("only a service behind a socket can obey this order".to_owned());
         }
         self.upstream.order(name, step.upstream.clone());
@@ -176,19 +196,20 @@ impl World {
         self.secrets.extend(requests.iter().flat_map(check::keys_of));
         let expects_error = step.expect.as_ref().is_some_and(check::expects_an_error);
         let plan = Plan {
-            address: self.node(step).address,
+            address: self.running(step).node.address(),
             requests,
             step: step.clone(),
             upstream: self.upstream.clone(),
             progress: progress.clone(),
-            tries_after: expects_error && !step.background && !step.parallel,
+            // Where U cannot be reached, nobody is there to serve another request.
+            tries_after: expects_error && !step.background && !step.parallel && !step.upstream.unreachable,
         };
         if step.background {
             let running = tokio::spawn(plan.carry_out());
             self.background.insert(name.to_owned(), (running, progress));
             return Ok(None);
         }
-        let heard = plan.carry_out().await;
+        let heard = self.carry_out(plan).await?;
         let is_broken =
             |heard: &Heard| heard.as_ref().is_ok_and(|answer| answer.after == Some(After::Broken));
         if heard.iter().any(is_broken) {
@@ -197,11 +218,23 @@ impl World {
         Ok(Some(heard))
     }
 
+    /// While U cannot be reached, where that is the order.
+    async fn carry_out(&mut self, plan: Plan) -> Result<Vec<Heard>, String> {
+        let Some(socket) = self.socket.as_mut().filter(|_| plan.step.upstream.unreachable) else {
+            return Ok(plan.carry_out().await);
+        };
+        let reserved = socket.close().await.map_err(|error| error.to_string())?;
+        let heard = plan.carry_out().await;
+        socket.reopen(reserved).map_err(|error| error.to_string())?;
+        Ok(heard)
+    }
+
     async fn join(&mut self, name: &str) -> Result<Vec<Heard>, String> {
         let (running, _) = self.background.remove(name).ok_or(format!("nothing named {name:?} runs"))?;
         let heard = running.await.map_err(|error| error.to_string())?;
-        for node in self.nodes.iter_mut().filter(|node| node.is_stopping()) {
-            node.stopped().await;
+        for running in self.nodes.iter_mut().filter(|running| running.is_stopping) {
+            running.node.stopped().await;
+            running.is_stopping = false;
         }
         Ok(heard)
     }
@@ -263,7 +296,9 @@ impl World {
 
     /// K09: no log names a key, a credential or a body.
     fn check_logs(&self, logs: &str) -> Result<(), String> {
-        match self.secrets.iter().find(|secret| logs.contains(&***secret)) {
+        let elsewhere: String = self.nodes.iter().map(|running| running.node.logs()).collect();
+        let names = |secret: &str| logs.contains(secret) || elsewhere.contains(secret);
+        match self.secrets.iter().find(|secret| names(secret)) {
             Some(secret) => Err(format!("the log names {secret:?}")),
             None => Ok(()),
         }

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::client::{Request, Wire};
-use crate::upstream::Shared;
+use super::client::{Request, Wire};
+use super::upstream::Shared;
 
 /// Where the vectors are not at hand. They say less, but something.
 const OWN: [&[u8]; 14] = [
@@ -43,7 +43,7 @@ pub(crate) async fn run(name: &str, address: SocketAddr, upstream: &Shared) -> R
     Ok(())
 }
 
-async fn exchange(wire: &mut Wire, request: &Request) -> std::io::Result<crate::client::Answer> {
+async fn exchange(wire: &mut Wire, request: &Request) -> std::io::Result<super::client::Answer> {
     wire.send(request).await?;
     wire.answer("POST").await
 }

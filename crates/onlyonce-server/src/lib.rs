@@ -1,0 +1,58 @@
+//! The program `onlyonce`, as a library: `main.rs` is only its entry, so that tests can start parts of it in their process.
+//!
+//! It is no library for others; the layer, `onlyonce`, is.
+
+mod admin;
+mod caller;
+mod cli;
+mod commands;
+mod config;
+mod demo;
+mod gateway;
+mod logs;
+mod node;
+mod published;
+mod store;
+#[doc(hidden)]
+pub mod testing;
+mod tls;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+
+/// Does what the arguments of this process ask for.
+pub async fn run() -> ExitCode {
+    let ended = match Cli::parse().command {
+        Command::Serve(arguments) => commands::serve::run(&arguments).await,
+        Command::Demo(arguments) => demo::run(&arguments).await,
+        Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Settings(arguments) => commands::settings::run(&arguments),
+        Command::Store(verb) => commands::store::run(verb).await,
+    };
+    exit_code(ended)
+}
+
+/// How a verb ended that could do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Done.
+    Yes,
+    /// The answer is no: not found, a check that failed. It has been explained where it was found.
+    No,
+}
+
+/// The only place that knows exit codes: 0 done, 1 no, 2 error.
+fn exit_code(ended: Result<Ended>) -> ExitCode {
+    match ended {
+        Ok(Ended::Yes) => ExitCode::SUCCESS,
+        Ok(Ended::No) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
