@@ -5,6 +5,7 @@ mod ci;
 mod crash;
 mod repository;
 mod requirements;
+mod servers;
 mod steps;
 mod test;
 mod tidy;
@@ -32,6 +33,8 @@ enum Command {
     Requirements,
     /// Measure the layer beside its baseline, and write docs/performance.md
     Bench(bench::Arguments),
+    /// The servers that tests run on: install them, or start one to look at
+    Engines(servers::Arguments),
     /// Kill a real process at every durable step and judge what the next one makes of it; with --all, at every pair
     Crash(crash::Arguments),
 }
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Requirements => requirements::run(),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Engines(arguments) => servers::run(&arguments),
         Command::Crash(arguments) => crash::run(&arguments),
     };
     match done {

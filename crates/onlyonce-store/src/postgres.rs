@@ -215,3 +215,6 @@ impl fmt::Debug for Postgres {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -105,11 +105,21 @@ impl Server {
     ///
     /// Why there is none, and what to do.
     pub fn start(settings: &[(&str, &str)]) -> Result<Owned, String> {
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let folder = place()?.join(format!("own-{}-{number}", std::process::id()));
-        let server = Self { binaries: binaries()?, folder, port: 0 };
+        let server = Self { binaries: binaries()?, folder: own_folder()?, port: 0 };
         Ok(Owned(server.create()?.launched(settings)?.watched_by(std::process::id())?))
+    }
+
+    /// A server for one test that is a standby: nothing can be written there.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, and what to do.
+    pub fn start_in_recovery() -> Result<Owned, String> {
+        let server = Self { binaries: binaries()?, folder: own_folder()?, port: 0 }.create()?;
+        let signal = server.folder.join("data/standby.signal");
+        fs::write(&signal, "").map_err(|error| format!("{}: {error}", signal.display()))?;
+        give_away(&server.folder)?;
+        Ok(Owned(server.launched(&[])?.watched_by(std::process::id())?))
     }
 
     /// The URL of this database for the superuser, who needs no password.
@@ -319,6 +329,12 @@ fn shared() -> Result<Server, String> {
         Server { binaries: binaries()?, folder, port: 0 }.create()?.launched(&[])?.watched_by(watched)?;
     fs::write(noted, server.port.to_string()).map_err(|error| format!("{}: {error}", place.display()))?;
     Ok(server)
+}
+
+fn own_folder() -> Result<PathBuf, String> {
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    Ok(place()?.join(format!("own-{}-{number}", std::process::id())))
 }
 
 /// Beside what was built, where the user of the server gets there; else among the temporary files.

@@ -9,8 +9,20 @@ use crate::repository::File;
 const CORE: &[&str] = &["bytes", "hmac", "http", "sfv", "sha2"];
 
 /// The seam knows engines and nothing of HTTP services.
-const STORE: &[&str] =
-    &["async-trait", "bytes", "http", "onlyonce-core", "rusqlite", "sha2", "shuttle", "tokio"];
+const STORE: &[&str] = &[
+    "async-trait",
+    "bytes",
+    "http",
+    "onlyonce-core",
+    "rusqlite",
+    "rustls",
+    "rustls-native-certs",
+    "sha2",
+    "shuttle",
+    "tokio",
+    "tokio-postgres",
+    "tokio-rustls",
+];
 
 /// The layer speaks tower; axum is one of its users, behind a feature.
 const LAYER: &[&str] = &[

@@ -1,5 +1,11 @@
 //! What is PostgreSQL's alone. What it shares with the others is the suite's to say.
 
+mod batches;
+mod migrations;
+mod refusals;
+mod roles;
+mod tls;
+
 use std::time::Duration;
 
 use onlyonce_store::Expired;

@@ -73,7 +73,7 @@ pub(crate) fn message(key: &str) -> Message {
 }
 
 /// Inserts a record with this revision.
-pub(crate) async fn insert(store: &Sqlite, (id, next): (Id, Draft), revision: u64) -> Result<Seen, Error> {
+pub(crate) async fn insert(store: &dyn Store, (id, next): (Id, Draft), revision: u64) -> Result<Seen, Error> {
     let change = Change { expected: None, revision: Revision(revision), next, messages: Vec::new() };
     match store.swap(id, change).await? {
         Swapped::Applied(seen) => Ok(seen),
@@ -82,7 +82,7 @@ pub(crate) async fn insert(store: &Sqlite, (id, next): (Id, Draft), revision: u6
 }
 
 /// A completed record that is kept.
-pub(crate) async fn put(store: &Sqlite, key: &str) -> Seen {
+pub(crate) async fn put(store: &dyn Store, key: &str) -> Seen {
     let done = completed(When::AfterWrite(HOUR));
     insert(store, draft(key, Effects::Opaque, done), 1).await.unwrap()
 }
