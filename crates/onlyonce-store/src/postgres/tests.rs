@@ -65,8 +65,8 @@ impl Subject {
 /// Some of each kind, as SQL.
 fn arguments(verb: Verb) -> String {
     let id = "'\\x0102'::bytea";
-    let ids = "ARRAY(SELECT sha256(n::text::bytea) FROM generate_series(1, 100) AS n)";
     let hundred = |kind: &str, value: &str| format!("array_fill({value}::{kind}, ARRAY[100])");
+    let ids = hundred("bytea", id);
     let row = "NULL, 9, 'running'";
     match verb {
         Verb::Load => id.to_owned(),
@@ -79,7 +79,7 @@ fn arguments(verb: Verb) -> String {
             format!("{id}, 1, 2, {row}, NULL, NULL, {id}, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
         }
         Verb::Batch => [
-            ids.to_owned(),
+            ids,
             hundred("bigint", "1"),
             hundred("bigint", "2"),
             hundred("timestamptz", "NULL"),

