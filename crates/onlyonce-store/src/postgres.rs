@@ -131,6 +131,15 @@ impl Postgres {
         Ok(Self { swaps, front, behind, place, expired: options.expired })
     }
 
+    /// What a URL names, as it may be shown: hosts, ports and database, and nothing that is secret.
+    ///
+    /// # Errors
+    ///
+    /// `Misconfigured` where the URL, or a file that it names, cannot be used. Nobody is connected to.
+    pub fn shown(url: &str) -> Result<String, Error> {
+        Ok(format!("postgres://{}", Place::parse(url)?.shown))
+    }
+
     /// The migrations that [`Store::prepare`] would apply.
     ///
     /// # Errors

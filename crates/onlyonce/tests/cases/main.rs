@@ -14,6 +14,7 @@ mod client;
 mod data;
 mod http2;
 mod logs;
+mod moved;
 mod node;
 mod payload;
 mod run;
