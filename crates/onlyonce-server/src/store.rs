@@ -16,7 +16,8 @@ use onlyonce::store::sqlite::{Options, Sqlite};
 
 /// Engines that are planned, by their schemes.
 const PLANNED: [&str; 6] = ["mysql", "redis", "rediss", "redis+cluster", "rediss+cluster", "dynamodb"];
-const REMEDY: &str = "use sqlite:PATH, such as sqlite:onlyonce.db, or memory: for what may be forgotten";
+const REMEDY: &str =
+    "use sqlite:PATH, such as sqlite:onlyonce.db, postgres://…, or memory: for what may be forgotten";
 /// What still works on a store that is to be closed has ended before this.
 const CLOSES_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(1);

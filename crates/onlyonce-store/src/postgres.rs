@@ -68,7 +68,7 @@ pub struct Options {
     /// How long the server may work on a statement of a request.
     pub statement_timeout: Duration,
     /// How long a write waits for whoever else holds its record.
-    pub lock_timeout: Duration,
+    pub lock_wait: Duration,
 }
 
 impl Default for Options {
@@ -77,7 +77,7 @@ impl Default for Options {
             expired: Expired::Delete,
             connections: 12,
             statement_timeout: Duration::from_secs(5),
-            lock_timeout: Duration::from_secs(1),
+            lock_wait: Duration::from_secs(1),
         }
     }
 }
@@ -85,7 +85,7 @@ impl Default for Options {
 /// How much goes together. Four batches in flight were slower than two.
 const LIMITS: Limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
 /// How long a batch waits where somebody inserts one of its records right now.
-const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
+const BATCH_LOCK_WAIT: Duration = Duration::from_millis(50);
 /// Connections for sweeper, reaper, relay and operators, and how long the server may work for them.
 const BEHIND: usize = 2;
 const BEHIND_TIMEOUT: Duration = Duration::from_secs(60);
@@ -115,11 +115,11 @@ impl Postgres {
         let tuning = Tuning {
             connections: options.connections,
             statement: options.statement_timeout,
-            lock: options.lock_timeout,
+            lock: options.lock_wait,
             plans: Plans::ByIndex,
         };
         let front = Arc::new(Pool::new(&place, &statements, tuning));
-        let batches = Tuning { connections: LIMITS.in_flight_max, lock: BATCH_LOCK_TIMEOUT, ..tuning };
+        let batches = Tuning { connections: LIMITS.in_flight_max, lock: BATCH_LOCK_WAIT, ..tuning };
         let batches = Arc::new(Pool::new(&place, &statements, batches));
         let behind = Tuning { connections: BEHIND, statement: BEHIND_TIMEOUT, plans: Plans::Anew, ..tuning };
         let behind = Pool::new(&place, &statements, behind);

@@ -188,10 +188,9 @@ impl Pool {
                               CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
                                    ELSE current_setting('synchronous_commit') END, false)";
         let answer = client.simple_query(SQL).await.map_err(|error| Failure::of(&self.place, &error))?;
-        let row = answer.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
-        });
+        let row = answer
+            .iter()
+            .find_map(|message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None });
         let told = |column| row.and_then(|row| row.get(column)).unwrap_or_default();
         let shown = &self.place.shown;
         let version = told(0).parse::<u32>().unwrap_or(0);
@@ -225,6 +224,7 @@ impl Tuning {
             Plans::Anew => "-c plan_cache_mode=force_custom_plan",
         };
         format!(
+            // tidy: allow(words) PostgreSQL's own name
             "-c statement_timeout={statement} -c lock_timeout={lock} -c jit=off \
              -c idle_in_transaction_session_timeout={statement} -c timezone=UTC {plans}"
         )

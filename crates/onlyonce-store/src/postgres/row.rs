@@ -187,6 +187,5 @@ mod tests {
             assert_eq!(Moment::from_sql(&Type::TIMESTAMPTZ, &raw).unwrap().0, Timestamp::from_micros(micros));
         }
         assert_eq!((sent(i64::MIN), sent(i64::MAX)), (EARLIEST, i64::MAX - EPOCH));
-        assert!(i64::MAX - EPOCH < LATEST);
     }
 }

@@ -33,8 +33,7 @@ mod cramped {
     use super::{Duration, Options, fresh};
 
     onlyonce_store::conformance!(async {
-        fresh(Options { connections: 1, lock_timeout: Duration::from_millis(500), ..Options::default() })
-            .await
+        fresh(Options { connections: 1, lock_wait: Duration::from_millis(500), ..Options::default() }).await
     });
 }
 

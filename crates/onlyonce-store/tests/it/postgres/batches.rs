@@ -103,7 +103,7 @@ fn record(number: u64) -> (Id, onlyonce_core::record::Draft) {
 }
 
 fn patient() -> Options {
-    Options { lock_timeout: PATIENCE, statement_timeout: PATIENCE, ..Options::default() }
+    Options { lock_wait: PATIENCE, statement_timeout: PATIENCE, ..Options::default() }
 }
 
 fn is_applied(swapped: &Swapped) -> bool {
@@ -173,7 +173,7 @@ async fn a_batch_does_not_wait_for_somebody_elses_insert() {
 /// X01
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_is_held_too_long_is_unavailable_and_unchanged() {
-    let world = World::new(Options { lock_timeout: Duration::from_millis(100), ..Options::default() }).await;
+    let world = World::new(Options { lock_wait: Duration::from_millis(100), ..Options::default() }).await;
     world.fill().await;
     world.sql(&format!("BEGIN; SELECT 1 FROM onlyonce_record WHERE key = 'k{HELD}' FOR UPDATE")).await;
     let error = world.write(HELD, Some(1)).await.unwrap().unwrap_err();
