@@ -24,7 +24,7 @@ enum Verb {
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     match arguments.verb {
         Verb::Install => {
-            println!("PostgreSQL: {}", postgres::install().map_err(|reason| anyhow!(reason))?.display())
+            println!("PostgreSQL: {}", postgres::install().map_err(|reason| anyhow!(reason))?.display());
         }
         Verb::Start => {
             let server = Server::start(&[]).map_err(|reason| anyhow!(reason))?;

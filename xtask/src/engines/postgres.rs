@@ -33,7 +33,7 @@ const WATCH: &str = r#"
     kill -CONT "$(head -n 1 "$2/data/postmaster.pid")" 2>/dev/null
     kill -QUIT "$(head -n 1 "$2/data/postmaster.pid")" 2>/dev/null
     for i in 1 2 3 4 5 6 7 8 9 10; do [ -e "$2/data/postmaster.pid" ] || break; sleep 0.3; done
-    rm -rf "$2"
+    rm -rf "$2" "$2.lock"
 "#;
 
 /// A running server.
