@@ -2,7 +2,8 @@
 --
 --   wrk … -s keys.lua URL -- WORKLOAD RUN BODY_FILE [HEADER …]
 --
--- WORKLOAD  unique: every key is new · replay: KEYS_MAX keys over and over · mix: nine new, one replayed
+-- WORKLOAD  unique: every key is new · replay: KEYS_MAX keys over and over · mix: nine new, one replayed ·
+--           unkeyed: no key at all
 -- RUN       text that no other run on this server has used; new keys begin with it
 -- HEADER    `Name: value`; `%s` in the value becomes a session made from the key's number (axum-idempotent needs one)
 --
@@ -17,7 +18,7 @@ function setup(thread)
   started = started + 1
 end
 
-local workload, run, head, tail, has_session
+local workload, run, head, tail, has_session, unkeyed
 local replays = {}
 local sent = 0
 
@@ -41,13 +42,14 @@ function init(arguments)
   before[#before + 1] = "Host: " .. wrk.host .. ":" .. wrk.port
   before[#before + 1] = "Content-Type: application/json"
   before[#before + 1] = "Content-Length: " .. #body
-  before[#before + 1] = "Idempotency-Key: "
+  local common = table.concat(before, "\r\n")
   for index = 4, #arguments do
     after[#after + 1] = arguments[index] .. "\r\n"
     has_session = has_session or arguments[index]:find("%s", 1, true) ~= nil
   end
-  head = table.concat(before, "\r\n")
+  head = common .. "\r\nIdempotency-Key: "
   tail = "\r\n" .. table.concat(after) .. "\r\n" .. body
+  unkeyed = common .. tail
 
   for number = 0, KEYS_MAX - 1 do
     replays[number] = request_for("replay-" .. number, number)
@@ -57,6 +59,9 @@ function init(arguments)
 end
 
 function request()
+  if workload == "unkeyed" then
+    return unkeyed
+  end
   sent = sent + 1
   if workload == "replay" or (workload == "mix" and sent % 10 == 0) then
     return replays[sent % KEYS_MAX]

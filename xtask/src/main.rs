@@ -3,6 +3,11 @@
 mod bench;
 mod ci;
 mod crash;
+mod examples;
+mod gateway;
+mod http;
+mod install;
+mod process;
 mod repository;
 mod requirements;
 mod servers;
@@ -31,12 +36,14 @@ enum Command {
     Tidy,
     /// Write docs/requirements.md anew: every promise with the tests that prove it
     Requirements,
-    /// Measure the layer beside its baseline, and write docs/performance.md
+    /// Measure the layer, or the gateway, beside its baseline, and write docs/performance.md
     Bench(bench::Arguments),
     /// The servers that tests run on: install them, or start one to look at
     Engines(servers::Arguments),
     /// Kill a real process at every durable step and judge what the next one makes of it; with --all, at every pair
     Crash(crash::Arguments),
+    /// Start the gateway before the services of examples/ and play a story on each
+    Examples(examples::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +55,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Engines(arguments) => servers::run(&arguments),
         Command::Crash(arguments) => crash::run(&arguments),
+        Command::Examples(arguments) => examples::run(&arguments),
     };
     match done {
         Ok(Verdict::Yes) => ExitCode::SUCCESS,

@@ -99,7 +99,7 @@ async fn write(store: &Sqlite, number: u64, retention: Duration) -> io::Result<(
 }
 
 /// What the layer leaves of one payment.
-fn completed(number: u64, retention: Duration) -> (Id, Draft) {
+fn completed(number: u64, retention: Duration) -> (Id, Box<Draft>) {
     const HOUR: Duration = Duration::from_secs(3_600);
     let scope = Scope::stored([7; 32], None);
     let key = Key::stored(&format!("fill-{number:012}"));
@@ -110,7 +110,7 @@ fn completed(number: u64, retention: Duration) -> (Id, Draft) {
         body: Bytes::from_static(&[b'x'; 150]),
     };
     let expires_at = When::AfterWrite(retention);
-    let draft = Record {
+    let draft = Box::new(Record {
         scope,
         key,
         route: Some("POST /payments".into()),
@@ -131,8 +131,8 @@ fn completed(number: u64, retention: Duration) -> (Id, Draft) {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
-        state: State::Completed { response: Some(response), by: Source::Attempt, expires_at },
-    };
+        state: State::Completed { response: Some(Arc::new(response)), by: Source::Attempt, expires_at },
+    });
     (id, draft)
 }
 

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::connection::{Target, read};
+use crate::memory::memory_bytes;
 use crate::storm::new_key;
 
 /// How long before the end of the work the server's memory is looked at: everyone has arrived, nobody has left.
@@ -87,15 +88,4 @@ async fn connect(target: &Target, connections: usize) -> io::Result<Vec<TcpStrea
         target.runs().await?;
     }
     Ok(streams)
-}
-
-fn memory_bytes(pid: u64) -> io::Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let kibibytes = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .and_then(|rest| rest.trim().split(' ').next())
-        .and_then(|number| number.parse::<u64>().ok())
-        .ok_or_else(|| io::Error::other("no VmRSS in /proc; the waiters are measured on Linux"))?;
-    Ok(kibibytes * 1024)
 }

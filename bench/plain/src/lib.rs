@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
+use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -24,10 +25,19 @@ pub fn payments() -> Router {
     Router::new().route("/payments", post(pay))
 }
 
+/// `POST /upload` takes a body of any size, keeps none of it, and answers with how many bytes came.
+pub fn uploads() -> Router {
+    Router::new().route("/upload", post(upload))
+}
+
 /// Serves `router` on a free port, says which on the first line of stdout, and ends when stdin does. A server thus
 /// never outlives the bench, also where that was killed.
 pub async fn serve(router: Router) -> io::Result<()> {
-    let router = router.route("/_count", get(|| async { RUNS.load(Ordering::Relaxed).to_string() }));
+    listen(router.route("/_count", get(|| async { RUNS.load(Ordering::Relaxed).to_string() }))).await
+}
+
+/// The same for a server that has no work of its own.
+pub async fn listen(router: Router) -> io::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     println!("ready {}", listener.local_addr()?);
     let server = axum::serve(listener.tap_io(|stream| drop(stream.set_nodelay(true))), router);
@@ -85,6 +95,17 @@ async fn pay(headers: HeaderMap, body: Bytes) -> Response {
     };
     let json = serde_json::to_vec(&payment).expect("a payment has only strings and numbers");
     (status(&headers), [(header::CONTENT_TYPE, "application/json")], json).into_response()
+}
+
+async fn upload(mut body: Body) -> Response {
+    let mut bytes = 0;
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => bytes += frame.data_ref().map_or(0, Bytes::len),
+            Err(error) => return (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
+        }
+    }
+    bytes.to_string().into_response()
 }
 
 fn status(headers: &HeaderMap) -> StatusCode {

@@ -4,5 +4,5 @@ use std::io;
 
 #[tokio::main]
 async fn main() -> io::Result<()> {
-    bench_plain::serve(bench_plain::payments()).await
+    bench_plain::serve(bench_plain::payments().merge(bench_plain::uploads())).await
 }

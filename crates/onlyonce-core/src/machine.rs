@@ -104,13 +104,13 @@ pub enum Admission {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Write this, then run as its attempt (or, accepted, leave it pending).
-    Begin(Draft),
+    Begin(Box<Draft>),
     /// Answer with the stored response.
     Replay,
     /// Answer why nothing runs.
     Refuse(Refusal),
     /// The attempt is lost: write this, then decide again on what stands there.
-    Settle(Draft),
+    Settle(Box<Draft>),
 }
 
 /// May this request run?
@@ -147,13 +147,13 @@ pub fn decide(seen: Option<&Seen>, request: &Request<'_>) -> Decision {
 }
 
 /// The first attempt of a key, or its acceptance.
-fn reserve(request: &Request<'_>) -> Draft {
+fn reserve(request: &Request<'_>) -> Box<Draft> {
     let terms = request.policy.terms();
     let (attempt, state) = match request.admission {
         Admission::Run => (1, State::Running { lapses_at: When::AfterWrite(terms.lease) }),
         Admission::Accept => (0, State::Pending { expires_at: When::AfterWrite(terms.retention) }),
     };
-    Record {
+    Box::new(Record {
         scope: request.scope.clone(),
         key: request.key.clone(),
         route: request.route.cloned(),
@@ -168,11 +168,11 @@ fn reserve(request: &Request<'_>) -> Draft {
         progress: Progress::default(),
         evidence: None,
         state,
-    }
+    })
 }
 
 /// The next attempt of a record, from its recovery point.
-fn again(record: &Record, token: Token, admission: Admission) -> Draft {
+fn again(record: &Record, token: Token, admission: Admission) -> Box<Draft> {
     let mut draft = record.draft();
     draft.token = token;
     draft.began_at = When::WRITE;
@@ -193,7 +193,7 @@ fn again(record: &Record, token: Token, admission: Admission) -> Draft {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// The lease from now on.
-    Write(Draft),
+    Write(Box<Draft>),
     /// The record is no longer this attempt's to renew. It may still bring the truth.
     Lost,
 }
@@ -215,7 +215,7 @@ pub fn renew(seen: Option<&Seen>, token: Token) -> Renewal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// Write this.
-    Write(Draft),
+    Write(Box<Draft>),
     /// This attempt's completion stands already, by its own transaction or by a verdict: the stored answer counts.
     Already,
     /// This attempt's doubt is on record already.
@@ -250,7 +250,7 @@ pub fn finish(seen: Option<&Seen>, token: Token, outcome: &Outcome) -> Finish {
 }
 
 /// What becomes of a record nobody came back for; none where there is nothing to do.
-pub fn sweep(seen: &Seen) -> Option<Draft> {
+pub fn sweep(seen: &Seen) -> Option<Box<Draft>> {
     let (record, now) = (&*seen.record, seen.now);
     match &record.state {
         State::Running { .. } if has_lapsed(record, now) => {
@@ -311,7 +311,7 @@ pub enum Force {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ruled {
     /// Write this.
-    Write(Draft),
+    Write(Box<Draft>),
     /// The attempt still runs; only force goes past it.
     StillRunning,
     /// "Did not happen" cannot be believed before then.
@@ -358,14 +358,14 @@ fn rule(record: &Record, ruling: &Ruling, now: Timestamp) -> Ruled {
     }
 }
 
-fn with_evidence(record: &Record, ruling: &Ruling) -> Draft {
+fn with_evidence(record: &Record, ruling: &Ruling) -> Box<Draft> {
     let mut draft = record.draft();
-    draft.evidence = Some(Evidence { verdict: ruling.verdict.clone(), by: ruling.by });
+    draft.evidence = Some(Box::new(Evidence { verdict: ruling.verdict.clone(), by: ruling.by }));
     draft
 }
 
 /// Accepted work begins its attempt; none where it is no longer pending, or may no longer run.
-pub fn claim(seen: &Seen, token: Token) -> Option<Draft> {
+pub fn claim(seen: &Seen, token: Token) -> Option<Box<Draft>> {
     match &seen.record.state {
         State::Pending { expires_at } if seen.now < *expires_at => match rerun(&seen.record, seen.now) {
             Lost::Rerun => Some(again(&seen.record, token, Admission::Run)),
@@ -380,7 +380,7 @@ pub fn claim(seen: &Seen, token: Token) -> Option<Draft> {
 }
 
 /// A phase has committed: the next attempt starts after it. None where the attempt is fenced.
-pub fn commit_phase(seen: &Seen, token: Token, phase: &Arc<str>) -> Option<Draft> {
+pub fn commit_phase(seen: &Seen, token: Token, phase: &Arc<str>) -> Option<Box<Draft>> {
     let mut draft = own_running(seen, token)?;
     draft.progress = Progress { recovery_point: Some(phase.clone()), calling: None, found: None };
     // The call of this phase, made again or not, has its result on record now.
@@ -390,7 +390,7 @@ pub fn commit_phase(seen: &Seen, token: Token, phase: &Arc<str>) -> Option<Draft
 }
 
 /// A phase is about to call a foreign system: written before the call. None where the attempt is fenced.
-pub fn call(seen: &Seen, token: Token, calling: Calling) -> Option<Draft> {
+pub fn call(seen: &Seen, token: Token, calling: Calling) -> Option<Box<Draft>> {
     let mut draft = own_running(seen, token)?;
     draft.progress.calling = Some(calling);
     // What was heard before this call is not about it.
@@ -398,14 +398,14 @@ pub fn call(seen: &Seen, token: Token, calling: Calling) -> Option<Draft> {
     Some(draft)
 }
 
-fn own_running(seen: &Seen, token: Token) -> Option<Draft> {
+fn own_running(seen: &Seen, token: Token) -> Option<Box<Draft>> {
     let is_ours = seen.record.token == token && matches!(seen.record.state, State::Running { .. });
     is_ours.then(|| seen.record.draft())
 }
 
 /// Makes a record as if it had never been: it expires with this write and its key may be used anew. None while an
 /// attempt's lease lives, unless forced. Whoever held the record is superseded by `token`, which nobody has used.
-pub fn forget(seen: &Seen, token: Token, force: Force) -> Option<Draft> {
+pub fn forget(seen: &Seen, token: Token, force: Force) -> Option<Box<Draft>> {
     let record = &*seen.record;
     let lives = matches!(record.state, State::Running { .. }) && !has_lapsed(record, seen.now);
     if lives && force == Force::No {
@@ -561,7 +561,7 @@ fn reruns_for(terms: &Terms) -> Duration {
 }
 
 /// A running record whose attempt is gone or does not know: retryable or unknown, by its effects.
-fn lose(record: &Record, reason: Reason, now: Timestamp) -> Draft {
+fn lose(record: &Record, reason: Reason, now: Timestamp) -> Box<Draft> {
     match lost(record, now) {
         Lost::Rerun => {
             let mut draft = retryable(record, None, None);
@@ -573,7 +573,12 @@ fn lose(record: &Record, reason: Reason, now: Timestamp) -> Draft {
     }
 }
 
-fn complete(record: &Record, response: Option<Response>, by: Source, keep_for: Option<Duration>) -> Draft {
+fn complete(
+    record: &Record,
+    response: Option<Arc<Response>>,
+    by: Source,
+    keep_for: Option<Duration>,
+) -> Box<Draft> {
     let mut draft = record.draft();
     draft.evidence = None;
     draft.state = State::Completed {
@@ -584,7 +589,7 @@ fn complete(record: &Record, response: Option<Response>, by: Source, keep_for: O
     draft
 }
 
-fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Duration>) -> Draft {
+fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Duration>) -> Box<Draft> {
     let mut draft = record.draft();
     draft.evidence = None;
     draft.progress.calling = None;
@@ -596,7 +601,7 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
 }
 
 /// Nobody knows; unless a verdict that came while the attempt ran already settles it.
-fn unknown(record: &Record, reason: Reason) -> Draft {
+fn unknown(record: &Record, reason: Reason) -> Box<Draft> {
     let mut draft = record.draft();
     draft.state = State::Unknown {
         reason,
@@ -605,9 +610,9 @@ fn unknown(record: &Record, reason: Reason) -> Draft {
         ask_at: Some(When::AfterWrite(ASK_FIRST)),
         dead_letter: false,
     };
-    let Some(Evidence { verdict, by }) = record.evidence.clone() else { return draft };
-    match verdict {
-        Verdict::Happened(response) => happened(record, response, by),
+    let Some(evidence) = &record.evidence else { return draft };
+    match &evidence.verdict {
+        Verdict::Happened(response) => happened(record, response.clone(), evidence.by),
         Verdict::DidNotHappen { never_will: true } => did_not_happen(record),
         // It came while the attempt lived: whatever the time now, the effect may have turned up since.
         Verdict::DidNotHappen { never_will: false } | Verdict::StillUnknown => draft,
@@ -615,7 +620,7 @@ fn unknown(record: &Record, reason: Reason) -> Draft {
 }
 
 /// The whole work happened, or the foreign call of one phase: then the next attempt goes on behind that phase.
-fn happened(record: &Record, response: Option<Response>, by: Source) -> Draft {
+fn happened(record: &Record, response: Option<Arc<Response>>, by: Source) -> Box<Draft> {
     let Some(calling) = &record.progress.calling else { return complete(record, response, by, None) };
     let mut draft = retryable(record, None, None);
     draft.relies_on_memory = false;
@@ -623,13 +628,13 @@ fn happened(record: &Record, response: Option<Response>, by: Source) -> Draft {
     draft
 }
 
-fn did_not_happen(record: &Record) -> Draft {
+fn did_not_happen(record: &Record) -> Box<Draft> {
     let mut draft = retryable(record, None, None);
     draft.relies_on_memory = false;
     draft
 }
 
-fn ask_at(record: &Record, at: When, now: Timestamp) -> Draft {
+fn ask_at(record: &Record, at: When, now: Timestamp) -> Box<Draft> {
     let mut draft = match &record.state {
         State::Unknown { .. } => record.draft(),
         State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Retryable { .. } => {
@@ -643,7 +648,7 @@ fn ask_at(record: &Record, at: When, now: Timestamp) -> Draft {
     draft
 }
 
-fn ask_later(record: &Record, backoff: Backoff, now: Timestamp) -> Draft {
+fn ask_later(record: &Record, backoff: Backoff, now: Timestamp) -> Box<Draft> {
     let mut draft = ask_at(record, When::WRITE, now);
     if let State::Unknown { ask_at, asked, dead_letter, .. } = &mut draft.state {
         *dead_letter |= *asked >= backoff.tries_max;
@@ -701,13 +706,13 @@ fn outcome_unknown(record: &Record, now: Timestamp) -> Refusal {
 }
 
 /// What accepted work that nobody ran in time is answered with.
-fn given_up() -> Response {
-    Response { status: 408, headers: Vec::new(), body: Bytes::new() }
+fn given_up() -> Arc<Response> {
+    Arc::new(Response { status: 408, headers: Vec::new(), body: Bytes::new() })
 }
 
 /// What becomes of a record whose attempt's process is known to be dead, whatever its lease says: an embedded store
 /// has one owner, so its next owner knows. None where no attempt runs.
-pub fn abandon(seen: &Seen) -> Option<Draft> {
+pub fn abandon(seen: &Seen) -> Option<Box<Draft>> {
     let (record, now) = (&*seen.record, seen.now);
     match &record.state {
         State::Running { .. } => Some(lose(record, lapse_reason(record, now), now)),

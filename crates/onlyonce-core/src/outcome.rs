@@ -1,5 +1,6 @@
 //! What an attempt ended with, and what an answer's status means.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::policy::{On5xx, Policy};
@@ -14,7 +15,7 @@ pub enum Outcome {
     /// The work is done.
     Completed {
         /// The answer; none where it is not kept.
-        response: Option<Response>,
+        response: Option<Arc<Response>>,
         /// How long to keep it, where the handler said so.
         keep_for: Option<Duration>,
     },

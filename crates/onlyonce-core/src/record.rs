@@ -57,12 +57,13 @@ pub struct Record<T = Timestamp> {
     /// How far a handler made of phases has come.
     pub progress: Progress,
     /// A verdict that came while the attempt still ran; it counts if the record becomes unknown.
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<Box<Evidence>>,
     /// Where the record stands.
     pub state: State<T>,
 }
 
-/// A record about to be written: its moments may count from the write.
+/// A record about to be written: its moments may count from the write. It is boxed from the rule that makes it to the
+/// engine that writes it: several hundred bytes, which each step in between would move.
 pub type Draft = Record<When>;
 
 /// Where a record stands. Only [`crate::machine`] compares it.
@@ -81,7 +82,7 @@ pub enum State<T = Timestamp> {
     /// The work is done.
     Completed {
         /// The answer; none where it was too large, a stream, or known only by a verdict.
-        response: Option<Response>,
+        response: Option<Arc<Response>>,
         /// Who said so.
         by: Source,
         /// When the record may be deleted, and its key used anew.
@@ -147,7 +148,7 @@ pub struct Progress {
     /// The phase that is calling a foreign system right now.
     pub calling: Option<Calling>,
     /// What a verdict found that the phase at the recovery point had answered.
-    pub found: Option<Response>,
+    pub found: Option<Arc<Response>>,
 }
 
 /// A foreign call under way: committed before the call is made.
@@ -159,7 +160,7 @@ pub struct Calling {
     pub effects: Effects,
 }
 
-/// A stored answer.
+/// A stored answer. It is shared, never copied: by the attempt's outcome, the draft, the record and every replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The HTTP status.
@@ -221,7 +222,7 @@ pub struct Evidence {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The work happened; with its answer where that is known.
-    Happened(Option<Response>),
+    Happened(Option<Arc<Response>>),
     /// The work did not happen.
     DidNotHappen {
         /// It never will either: downstream refuses this token from now on.
@@ -257,8 +258,8 @@ pub struct Seen {
 
 impl Record {
     /// This record as a draft that changes nothing yet but the moment of writing.
-    pub fn draft(&self) -> Draft {
-        Record {
+    pub fn draft(&self) -> Box<Draft> {
+        Box::new(Record {
             scope: self.scope.clone(),
             key: self.key.clone(),
             route: self.route.clone(),
@@ -273,7 +274,7 @@ impl Record {
             progress: self.progress.clone(),
             evidence: self.evidence.clone(),
             state: self.state.clone().map(When::At),
-        }
+        })
     }
 
     /// When the last attempt must have ended, renewed or not.

@@ -1,9 +1,12 @@
 //! What can be asked of the program. A wrong flag ends it with 2, as every error does.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Sources, page};
 
 /// Makes any HTTP write safe to retry.
 #[derive(Debug, Parser)]
@@ -15,11 +18,21 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Play what goes wrong between clients and a payments service, and check every promise
+    /// Make the writes of a service safe to retry: the gateway in front of it
     ///
-    /// A sample service with the layer on a store in one file, real sockets on a free port, and a ledger that counts
-    /// how often the card was really charged. Exits 0 if every promise held, 1 if one did not.
+    /// SIGTERM stops it once what is under way has ended, SIGHUP reads the settings again. Exits 0 when it was stopped.
+    Serve(Serve),
+    /// A sample payments service behind the gateway, to be tried with curl; with --tour, what goes wrong, played
+    ///
+    /// The service, the gateway and a store in one file, in one process. The tour retries, storms, hangs up, lets the
+    /// service die and kills the gateway with SIGKILL, and shows after each how often the card was really charged.
     Demo(Demo),
+    /// Check the settings that serve would use: every fault at once, and what is legal but risky
+    ///
+    /// Takes what serve takes and starts nothing. Exits 0 without a fault, 1 with one.
+    Check(CheckSettings),
+    /// Print every setting with its default, as a file to begin with
+    Settings(PrintSettings),
     /// Look after the file of an embedded store
     #[command(subcommand)]
     Store(Store),
@@ -68,27 +81,94 @@ pub(crate) struct Place {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Demo {
-    /// Play the story and exit: what happens without --serve
-    #[arg(long, conflicts_with = "serve")]
-    tour: bool,
-    /// Keep the sample service listening, to be tried with curl, instead of playing the story
+#[command(after_long_help = page::help())]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+}
+
+#[derive(Args, Debug)]
+#[command(after_long_help = page::help())]
+pub(crate) struct CheckSettings {
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    /// Print all settings that hold, as TOML, each with where it came from; secrets never
     #[arg(long, conflicts_with = "json")]
-    serve: bool,
-    /// Where --serve listens; port 0 picks a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", requires = "serve")]
-    pub(crate) listen: SocketAddr,
-    /// Where records are kept: sqlite:PATH or memory: [default: a new file, removed afterwards]
-    #[arg(long, value_name = "URL")]
-    pub(crate) store: Option<String>,
-    /// Print the results as JSON
+    pub(crate) print: bool,
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-impl Demo {
-    /// Whether the story is played.
-    pub(crate) fn is_tour(&self) -> bool {
-        self.tour || !self.serve
+#[derive(Args, Debug)]
+pub(crate) struct PrintSettings {
+    /// As tables in Markdown
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
+/// Where settings come from: flags, `--set`, the environment, a file. They are texts here, so that what is wrong with
+/// a flag is told together with what is wrong in the file.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// The service behind the gateway: http://HOST:PORT or https://…
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream: Option<String>,
+    /// Where clients come in; port 0 picks a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Where operators come in; port 0 picks a free one [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) admin: Option<String>,
+    /// Where records are kept: sqlite:PATH or memory: [default: sqlite:onlyonce.db]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// The settings file, in TOML; none is read unless it is named here, also not an onlyonce.toml in this folder
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// One setting, such as policy.lease=5s or 'policy.release=[401, 403]'; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+impl Settings {
+    /// All sources, with the environment as it is now.
+    pub(crate) fn sources(&self) -> Sources {
+        let flags = [
+            ("--upstream", "upstream", &self.upstream),
+            ("--listen", "listen", &self.listen),
+            ("--admin", "admin", &self.admin),
+            ("--store", "store", &self.store),
+        ];
+        let flags = flags.into_iter().filter_map(|(flag, name, text)| Some((flag, name, text.clone()?)));
+        let text = |text: OsString| text.to_string_lossy().into_owned();
+        Sources {
+            file: self.config.clone(),
+            environment: std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect(),
+            sets: self.set.clone(),
+            flags: flags.collect(),
+        }
     }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Demo {
+    /// Play the story on free ports and exit: 0 if every promise held, 1 if one did not
+    #[arg(long, conflicts_with_all = ["listen", "admin", "service"])]
+    pub(crate) tour: bool,
+    /// Where the gateway listens; port 0 picks a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: SocketAddr,
+    /// Where its admin port is
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    pub(crate) admin: SocketAddr,
+    /// Where the sample service listens
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8082")]
+    pub(crate) service: SocketAddr,
+    /// Where records are kept: sqlite:PATH or memory: [default: a new file, removed afterwards]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// Print the results of the story as JSON
+    #[arg(long, requires = "tour")]
+    pub(crate) json: bool,
 }

@@ -1,4 +1,35 @@
 //! All settings of a gateway, read and checked: whoever holds a [`Config`] need not doubt any of it.
+//!
+//! 1. [`load`] lays a file, the environment, `--set` and flags over each other (`source.rs`), into a tree of values that
+//!    know their place (`tree.rs`).
+//! 2. Every name is looked up in the one table of settings (`setting.rs`); what is misspelt or misplaced is told with
+//!    what was meant (`names.rs`).
+//! 3. Every value is read (`build.rs`, `policy.rs`, `route.rs`, by `value.rs`), and what is wrong together is found
+//!    (`cross.rs`), also by asking those who will use keys and certificates (`credentials.rs`). All faults are collected, and with one of them there are no settings.
+//! 4. What is legal and may be regretted is a warning (`risk.rs`).
+//! 5. The reference, the example and the help are made from the table too (`page.rs`).
+//!
+//! Loading the same [`Sources`] again reads files and secrets as they are then: that is a reload.
+
+mod build;
+mod credentials;
+mod cross;
+mod effective;
+mod fault;
+mod names;
+pub(crate) mod page;
+mod pattern;
+mod policy;
+mod reader;
+mod risk;
+mod route;
+mod secret;
+mod setting;
+mod source;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod value;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -8,9 +39,43 @@ use std::time::Duration;
 
 use http::{Method, Uri};
 use onlyonce::Policy;
+use onlyonce::store::sqlite::Expired;
 use onlyonce::worker::Background;
 
+use self::reader::Reader;
 use crate::store;
+
+pub(crate) use self::fault::{Fault, Faults, Place, Warning};
+pub(crate) use self::source::Sources;
+
+/// Settings without fault.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    /// What is legal and may be regretted.
+    pub(crate) warnings: Vec<Warning>,
+    /// All settings as TOML, each with where it came from.
+    pub(crate) effective: String,
+}
+
+/// Reads all sources and checks everything: settings without fault, or every fault there is.
+pub(crate) fn load(sources: &Sources) -> Result<Loaded, Faults> {
+    let mut faults = Vec::new();
+    let settings = source::read(sources, &mut faults);
+    if faults.iter().any(|fault| fault.path == source::FILE) {
+        // Whatever else is missing may stand in the file.
+        return Err(Faults(faults));
+    }
+    let mut reader = Reader { environment: sources.variables(), faults, warnings: Vec::new() };
+    let config = build::config(&settings, &mut reader);
+    let Reader { faults, mut warnings, .. } = reader;
+    if !faults.is_empty() {
+        return Err(Faults(faults));
+    }
+    warnings.extend(source::unread_file(sources));
+    let effective = effective::toml(&settings, &config);
+    Ok(Loaded { config, warnings, effective })
+}
 
 /// All settings.
 #[derive(Clone, Debug)]
@@ -21,6 +86,8 @@ pub(crate) struct Config {
     pub(crate) admin: SocketAddr,
     /// Where records are kept.
     pub(crate) store: store::Url,
+    /// What becomes of records that have expired.
+    pub(crate) expired: Expired,
     /// Part of every scope.
     pub(crate) service: Arc<str>,
     /// How long a stop waits for what is under way.

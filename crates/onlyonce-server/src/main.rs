@@ -1,9 +1,17 @@
 //! The program `onlyonce`.
 
+mod admin;
+mod caller;
 mod cli;
 mod commands;
+mod config;
 mod demo;
+mod gateway;
+mod logs;
+mod node;
+mod published;
 mod store;
+mod tls;
 
 use std::process::ExitCode;
 
@@ -15,7 +23,10 @@ use crate::cli::{Cli, Command};
 #[tokio::main]
 async fn main() -> ExitCode {
     let ended = match Cli::parse().command {
+        Command::Serve(arguments) => commands::serve::run(&arguments).await,
         Command::Demo(arguments) => demo::run(&arguments).await,
+        Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Settings(arguments) => commands::settings::run(&arguments),
         Command::Store(verb) => commands::store::run(verb).await,
     };
     exit_code(ended)

@@ -12,7 +12,7 @@ use anyhow::{Error, Result, bail};
 use onlyonce::store::Store;
 use onlyonce::store::memory::Memory;
 use onlyonce::store::postgres::{self, Postgres};
-use onlyonce::store::sqlite::{Options, Sqlite};
+use onlyonce::store::sqlite::{Expired, Options, Sqlite};
 
 /// Engines that are planned, by their schemes.
 const PLANNED: [&str; 6] = ["mysql", "redis", "rediss", "redis+cluster", "rediss+cluster", "dynamodb"];
@@ -56,12 +56,15 @@ impl Url {
     }
 
     /// Opens the store, ready to be used.
-    pub(crate) async fn open(&self) -> Result<Arc<dyn Store>> {
+    pub(crate) async fn open(&self, expired: Expired) -> Result<Arc<dyn Store>> {
         Ok(match self {
             Self::Memory => Arc::new(Memory::new()),
-            Self::Sqlite(path) => Arc::new(Sqlite::open(path, Options::default()).await?),
+            Self::Sqlite(path) => {
+                Arc::new(Sqlite::open(path, Options { expired, ..Options::default() }).await?)
+            }
             Self::Postgres(database) => {
-                let store = Postgres::open(&database.url, postgres::Options::default()).await?;
+                let options = postgres::Options { expired, ..postgres::Options::default() };
+                let store = Postgres::open(&database.url, options).await?;
                 store.prepare().await?;
                 Arc::new(store)
             }
@@ -200,7 +203,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_store_is_closed_once_nobody_holds_it() {
-        let store = Url::Memory.open().await.unwrap();
+        let store = Url::Memory.open(Expired::Delete).await.unwrap();
         let held = store.clone();
         let closing = tokio::spawn(close(store));
         tokio::task::yield_now().await;

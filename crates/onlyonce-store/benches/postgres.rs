@@ -111,7 +111,7 @@ async fn call(store: Arc<Postgres>, caller: usize, body: usize, served: Arc<Atom
         let body = (0..body).map(|at| b"{\"amount\": 120, "[(at * 7 + number) % 16]).collect::<Vec<u8>>();
         let response = Response { status: 201, headers: Vec::new(), body: Bytes::from(body) };
         let done = State::Completed {
-            response: Some(response),
+            response: Some(Arc::new(response)),
             by: Source::Attempt,
             expires_at: When::AfterWrite(HOUR),
         };
@@ -123,12 +123,12 @@ async fn call(store: Arc<Postgres>, caller: usize, body: usize, served: Arc<Atom
     times
 }
 
-async fn swap(store: &Postgres, id: Id, expected: Option<Revision>, revision: u64, next: Draft) {
+async fn swap(store: &Postgres, id: Id, expected: Option<Revision>, revision: u64, next: Box<Draft>) {
     let change = Change { expected, revision: Revision(revision), next, messages: Vec::new() };
     assert!(matches!(store.swap(id, change).await.unwrap(), Swapped::Applied(_)));
 }
 
-fn record(key: &str, state: State<When>) -> (Id, Draft) {
+fn record(key: &str, state: State<When>) -> (Id, Box<Draft>) {
     let (scope, key) = (Scope::stored([1; 32], Some("acme".into())), Key::stored(key));
     let id = Id::of(&scope, &key);
     let draft = Record {
@@ -154,7 +154,7 @@ fn record(key: &str, state: State<When>) -> (Id, Draft) {
         evidence: None,
         state,
     };
-    (id, draft)
+    (id, Box::new(draft))
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a count of seconds' work")]

@@ -280,7 +280,7 @@ async fn request(store: &Sqlite, number: u64, retention: Duration, spans: &mut V
     spans.push(started.elapsed());
     let response = Response { status: 201, headers: Vec::new(), body: Bytes::from_static(&[b'x'; 150]) };
     let expires_at = When::AfterWrite(retention);
-    let done = State::Completed { response: Some(response), by: Source::Attempt, expires_at };
+    let done = State::Completed { response: Some(Arc::new(response)), by: Source::Attempt, expires_at };
     let (_, next) = draft(number, done);
     let change =
         Change { expected: Some(revision), revision: Revision(!revision.0), next, messages: Vec::new() };
@@ -297,12 +297,12 @@ fn running() -> State<When> {
     State::Running { lapses_at: When::AfterWrite(Duration::from_secs(30)) }
 }
 
-fn draft(number: u64, state: State<When>) -> (Id, Draft) {
+fn draft(number: u64, state: State<When>) -> (Id, Box<Draft>) {
     const HOUR: Duration = Duration::from_secs(3_600);
     let scope = Scope::stored([7; 32], Some("acme".into()));
     let key = Key::stored(&format!("3f0c1a52-7b1e-4d7e-9a57-{number:012}"));
     let id = Id::of(&scope, &key);
-    let draft = Record {
+    let draft = Box::new(Record {
         scope,
         key,
         route: Some("POST /payments".into()),
@@ -324,6 +324,6 @@ fn draft(number: u64, state: State<When>) -> (Id, Draft) {
         progress: Progress::default(),
         evidence: None,
         state,
-    };
+    });
     (id, draft)
 }

@@ -46,6 +46,8 @@
 mod reader;
 mod writer;
 
+use std::sync::Arc;
+
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
@@ -77,7 +79,7 @@ pub fn encode(draft: &Draft) -> Vec<u8> {
         out.moment(moment);
     }
     write_progress(&mut out, &draft.progress);
-    out.option(draft.evidence.as_ref(), write_evidence);
+    out.option(draft.evidence.as_deref(), write_evidence);
     write_state(&mut out, &draft.state);
     out.finish()
 }
@@ -197,7 +199,7 @@ fn write_progress(out: &mut Writer, progress: &Progress) {
         out.text(&calling.phase);
         write_effects(out, calling.effects);
     });
-    out.option(progress.found.as_ref(), write_response);
+    out.option(progress.found.as_deref(), write_response);
 }
 
 fn read_progress(from: &mut Reader<'_>) -> Result<Progress, Error> {
@@ -220,7 +222,7 @@ fn write_response(out: &mut Writer, response: &Response) {
     out.bytes(&response.body);
 }
 
-fn read_response(from: &mut Reader<'_>) -> Result<Response, Error> {
+fn read_response(from: &mut Reader<'_>) -> Result<Arc<Response>, Error> {
     let status = from.integer("status")?;
     let count: u64 = from.integer("number of headers")?;
     // No room is reserved: the number is only what the blob claims.
@@ -228,7 +230,7 @@ fn read_response(from: &mut Reader<'_>) -> Result<Response, Error> {
     for _ in 0..count {
         headers.push(from.header()?);
     }
-    Ok(Response { status, headers, body: from.shared_bytes("response body")? })
+    Ok(Arc::new(Response { status, headers, body: from.shared_bytes("response body")? }))
 }
 
 fn write_source(out: &mut Writer, source: Source) {
@@ -256,7 +258,7 @@ fn write_evidence(out: &mut Writer, evidence: &Evidence) {
     match &evidence.verdict {
         Verdict::Happened(response) => {
             out.byte(0);
-            out.option(response.as_ref(), write_response);
+            out.option(response.as_deref(), write_response);
         }
         Verdict::DidNotHappen { never_will } => {
             out.byte(1);
@@ -267,14 +269,14 @@ fn write_evidence(out: &mut Writer, evidence: &Evidence) {
     write_source(out, evidence.by);
 }
 
-fn read_evidence(from: &mut Reader<'_>) -> Result<Evidence, Error> {
+fn read_evidence(from: &mut Reader<'_>) -> Result<Box<Evidence>, Error> {
     let verdict = match from.byte("verdict")? {
         0 => Verdict::Happened(from.option("verdict's response", read_response)?),
         1 => Verdict::DidNotHappen { never_will: from.flag("never_will")? },
         2 => Verdict::StillUnknown,
         tag => return Err(reader::unknown_tag("verdict", tag)),
     };
-    Ok(Evidence { verdict, by: read_source(from)? })
+    Ok(Box::new(Evidence { verdict, by: read_source(from)? }))
 }
 
 fn write_reason(out: &mut Writer, reason: Reason) {
@@ -321,7 +323,7 @@ fn write_state(out: &mut Writer, state: &State<When>) {
         }
         State::Completed { response, by, expires_at } => {
             out.byte(2);
-            out.option(response.as_ref(), write_response);
+            out.option(response.as_deref(), write_response);
             write_source(out, *by);
             out.moment(*expires_at);
         }

@@ -8,8 +8,9 @@
 //! ONLYONCE_FAILPOINT=sqlite.commit.before:7     dies the seventh time
 //! ```
 //!
-//! 1. The process ends at once (`abort`): nothing is flushed, no destructor runs, no other thread goes on. What it
-//!    had handed to the kernel stays, as after SIGKILL. It is no power failure: for that the engine's `fsync` answers.
+//! 1. The process sends itself SIGKILL, which nothing can catch: nothing is flushed, no destructor runs. What it had handed
+//!    to the kernel stays. It is no power failure: for that the engine's `fsync` answers. Elsewhere than on Unix, which
+//!    alone has that signal, it aborts.
 //! 2. Without the feature `failpoints` a step is an empty function that the compiler removes. Never ship with it.
 //! 3. A malformed number is a panic at the first step: a crash test that kills nobody must not look green.
 //!
@@ -48,8 +49,22 @@ pub fn reach(name: &'static str) {
     let plan = PLAN.get_or_init(|| std::env::var(VARIABLE).ok().map(|text| parse(&text)));
     let Some((step, count)) = plan else { return };
     if step == name && REACHED.fetch_add(1, Ordering::AcqRel) + 1 == *count {
-        std::process::abort();
+        die();
     }
+}
+
+/// As by `kill -9`.
+#[cfg(all(feature = "failpoints", unix))]
+fn die() -> ! {
+    use rustix::process::{Signal, getpid, kill_process};
+
+    kill_process(getpid(), Signal::KILL).expect("a process may send itself any signal");
+    unreachable!("the thread that sends its process SIGKILL does not come back from it")
+}
+
+#[cfg(all(feature = "failpoints", not(unix)))]
+fn die() -> ! {
+    std::process::abort()
 }
 
 #[cfg(feature = "failpoints")]

@@ -89,7 +89,7 @@ pub struct Change {
     /// the record was deleted and its key used again.
     pub revision: Revision,
     /// What it becomes.
-    pub next: Draft,
+    pub next: Box<Draft>,
     /// Messages that are stored with it, or not at all.
     pub messages: Vec<outbox::Message>,
 }

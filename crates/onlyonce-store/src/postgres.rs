@@ -47,6 +47,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 pub use migration::Migration;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
+use tokio::sync::Semaphore;
 
 use self::pool::{Plans, Pool, Tuning};
 use self::row::{Stored, Swap};
@@ -95,6 +96,8 @@ pub struct Postgres {
     swaps: Batcher<Swap, Answer>,
     /// Looks, and writes that go alone.
     front: Arc<Pool>,
+    /// Half of its connections: a row that somebody holds keeps nobody from looking at another.
+    alone: Arc<Semaphore>,
     behind: Pool,
     place: Arc<Place>,
     expired: Expired,
@@ -128,7 +131,8 @@ impl Postgres {
             let batches = batches.clone();
             async move { write::together(&batches, swaps).await }
         });
-        Ok(Self { swaps, front, behind, place, expired: options.expired })
+        let alone = Arc::new(Semaphore::new(options.connections.div_ceil(2).max(1)));
+        Ok(Self { swaps, front, alone, behind, place, expired: options.expired })
     }
 
     /// What a URL names, as it may be shown: hosts, ports and database, and nothing that is secret.
@@ -176,11 +180,11 @@ impl Store for Postgres {
         let swap = Swap::of(id, change);
         // Messages belong to one row's write, and are few.
         if !swap.messages.is_empty() {
-            return write::carried_on(self.front.clone(), swap).await;
+            return write::carried_on(self.front.clone(), self.alone.clone(), swap).await;
         }
         match self.swaps.submit(id, swap.bytes(), swap).await? {
             Answer::Swapped(swapped) => Ok(swapped),
-            Answer::Alone(swap) => write::carried_on(self.front.clone(), *swap).await,
+            Answer::Alone(swap) => write::carried_on(self.front.clone(), self.alone.clone(), *swap).await,
         }
     }
 

@@ -67,6 +67,7 @@ pub use check::Health;
 pub use guest::Guest;
 use onlyonce_core::record::{Id, Record, Seen, Token};
 
+use self::file::Handle;
 use self::letters::Claim;
 use self::owner::Owner;
 use self::reader::{Lists, Looks};
@@ -125,7 +126,7 @@ impl Default for Options {
 pub struct Sqlite {
     swaps: Batcher<Swap, Swapped>,
     writer: Arc<Writer>,
-    // Dropped in this order: who reads, who keeps the WAL, and the right to the file last.
+    // Dropped in this order: who reads, who keeps the WAL, the hold on the file, and the right to it last.
     looks: Looks,
     lists: Lists,
     keeper: Keeper,
@@ -134,6 +135,7 @@ pub struct Sqlite {
     lapsed: usize,
     expired: Expired,
     path: PathBuf,
+    handle: Handle,
     _owner: Owner,
 }
 
@@ -176,7 +178,7 @@ impl Sqlite {
         Figures {
             commits: self.counts.commits.load(Ordering::Relaxed),
             works: self.counts.works.load(Ordering::Relaxed),
-            checkpoints: self.keeper.checkpoints.load(Ordering::Relaxed),
+            checkpoints: self.keeper.checkpoints(),
             lapsed: self.lapsed,
         }
     }

@@ -11,19 +11,20 @@
 //!  finish ─ loop { finish ─ swap }, while the token is its own
 //! ```
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::poll;
 use onlyonce_core::machine::{self, Decision, Finish, Renewal, Request};
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
-use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, Token};
+use onlyonce_core::record::{Draft, Handle, Id, Record, Revision, Seen, Token};
 use onlyonce_core::refusal::Refusal;
 use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, failpoint};
-use tokio::time::{Instant, sleep, timeout};
+use pin_project_lite::pin_project;
+use tokio::task::unconstrained;
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::breaker::Breaker;
 use crate::cache::Cache;
@@ -58,7 +59,7 @@ pub struct Engine {
 /// What became of a request.
 pub(crate) enum Begun {
     /// It runs.
-    Run(Lease),
+    Run(Box<Lease>),
     /// It is answered from this record.
     Replay(Arc<Record>),
     /// It is refused, on this revision where a record was seen.
@@ -203,7 +204,7 @@ impl Engine {
                 Ok(Swapped::Applied(seen)) if begins => {
                     // The attempt's time counts from the look it was decided on: what that look allowed, such as one
                     // more try while downstream remembers, must still hold when the attempt ends.
-                    return Ok(Begun::Run(Lease::new(id, seen, look.asked_at, pilot)));
+                    return Ok(Begun::Run(Box::new(Lease::new(id, seen, look.asked_at, pilot))));
                 }
                 Ok(Swapped::Applied(seen)) => look = Look { seen: Some(seen), asked_at },
                 Ok(Swapped::Lost(seen)) => {
@@ -214,7 +215,7 @@ impl Engine {
                 }
                 Err(error) => {
                     if begins {
-                        self.give_back(id, request.token, request.policy);
+                        self.give_back(Handle { id, token: request.token }, request.policy);
                     }
                     return Err((error, pilot.take()));
                 }
@@ -226,17 +227,17 @@ impl Engine {
     /// A reservation whose answer was lost may still have been written, or be written yet. Nothing was sent, and only
     /// this node knows it: so it looks for its own token and makes it retryable. It gives up once the store has shown
     /// for a whole lease that nothing is there, or has not answered before the deadline.
-    fn give_back(self: &Arc<Self>, id: Id, token: Token, policy: &Policy) {
+    fn give_back(self: &Arc<Self>, handle: Handle, policy: &Policy) {
         let (engine, store_timeout) = (self.clone(), policy.store_timeout);
         let (absent_after, over) = (Instant::now() + policy.lease, Instant::now() + policy.deadline);
         let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
         self.tasks.spawn(async move {
             let mut pause = PAUSE;
             while Instant::now() < over {
-                let given_back = match engine.load(id, store_timeout).await {
+                let given_back = match engine.load(handle.id, store_timeout).await {
                     Ok(None) => Instant::now() >= absent_after,
                     // Another's record, or our own that has been given back: either way nothing of ours is open.
-                    Ok(seen) => engine.write_outcome(id, seen, token, &outcome, store_timeout).await.is_ok(),
+                    Ok(seen) => engine.write_outcome(&handle, seen, &outcome, store_timeout).await.is_ok(),
                     Err(_) => false,
                 };
                 if given_back {
@@ -251,17 +252,16 @@ impl Engine {
     /// The lease counts anew. None where the record has moved on.
     pub(crate) async fn renew(
         &self,
-        id: Id,
+        handle: &Handle,
         seen: Seen,
-        token: Token,
         store_timeout: Duration,
     ) -> Result<Option<Seen>, Error> {
         let mut seen = Some(seen);
         for _ in 0..SWAPS_MAX {
-            let Renewal::Write(draft) = machine::renew(seen.as_ref(), token) else { return Ok(None) };
+            let Renewal::Write(draft) = machine::renew(seen.as_ref(), handle.token) else { return Ok(None) };
             let expected = seen.as_ref().map(|seen| seen.revision);
             failpoint!("renew.before");
-            let swapped = self.swap(id, expected, draft, store_timeout).await?;
+            let swapped = self.swap(handle.id, expected, draft, store_timeout).await?;
             failpoint!("renew.after");
             match swapped {
                 Swapped::Applied(now) => return Ok(Some(now)),
@@ -275,22 +275,21 @@ impl Engine {
     /// background until the attempt's deadline, after which the lease lapses and the record is unknown.
     pub(crate) async fn finish(
         self: &Arc<Self>,
-        lease: Lease,
+        lease: Box<Lease>,
         outcome: Outcome,
         store_timeout: Duration,
     ) -> Finished {
-        let (id, token, until) = (lease.id, lease.token, lease.deadline);
-        let tried = self.try_finish(id, Some(lease.seen()), token, &outcome, store_timeout);
+        let tried = self.try_finish(&lease.handle, Some(lease.seen()), &outcome, store_timeout);
         if let Some(finished) = within(store_timeout, tried).await {
             return finished;
         }
         let engine = self.clone();
         self.tasks.spawn(async move {
             // Duplicates here find it in the air until the truth is written, or the lease decides.
-            let _lease = lease;
-            let tried = engine.try_finish(id, None, token, &outcome, store_timeout);
-            if within(until.saturating_duration_since(Instant::now()), tried).await.is_none() {
-                tracing::error!(record = %id, "the outcome could not be written before the deadline; it will be unknown");
+            let left = lease.deadline.saturating_duration_since(Instant::now());
+            let tried = engine.try_finish(&lease.handle, None, &outcome, store_timeout);
+            if within(left, tried).await.is_none() {
+                tracing::error!(record = %lease.handle.id, "the outcome could not be written before the deadline; it will be unknown");
             }
         });
         Finished::NotWritten
@@ -299,9 +298,8 @@ impl Engine {
     /// Tries until the store has answered.
     async fn try_finish(
         &self,
-        id: Id,
+        handle: &Handle,
         mut seen: Option<Seen>,
-        token: Token,
         outcome: &Outcome,
         store_timeout: Duration,
     ) -> Finished {
@@ -309,16 +307,16 @@ impl Engine {
         loop {
             let looked = match seen.take() {
                 Some(seen) => Ok(Some(seen)),
-                None => self.load(id, store_timeout).await,
+                None => self.load(handle.id, store_timeout).await,
             };
             let written = match looked {
-                Ok(seen) => self.write_outcome(id, seen, token, outcome, store_timeout).await,
+                Ok(seen) => self.write_outcome(handle, seen, outcome, store_timeout).await,
                 Err(error) => Err(error),
             };
             match written {
                 Ok(finished) => return finished,
                 Err(error) => {
-                    tracing::warn!(record = %id, error = %chain(&error), "the outcome is not written yet");
+                    tracing::warn!(record = %handle.id, error = %chain(&error), "the outcome is not written yet");
                 }
             }
             sleep(pause).await;
@@ -329,14 +327,13 @@ impl Engine {
     /// Writes the outcome while the token is still its own: a renewal in between is no reason to lose.
     async fn write_outcome(
         &self,
-        id: Id,
+        handle: &Handle,
         mut seen: Option<Seen>,
-        token: Token,
         outcome: &Outcome,
         store_timeout: Duration,
     ) -> Result<Finished, Error> {
         for _ in 0..SWAPS_MAX {
-            let draft = match (machine::finish(seen.as_ref(), token, outcome), seen.as_ref()) {
+            let draft = match (machine::finish(seen.as_ref(), handle.token, outcome), seen.as_ref()) {
                 (Finish::Write(draft), _) => draft,
                 (Finish::Already, Some(now)) => return Ok(Finished::Already(now.clone())),
                 (Finish::Known, Some(now)) => return Ok(Finished::Written(now.clone())),
@@ -348,13 +345,13 @@ impl Engine {
             let asked_at = Instant::now();
             let expected = seen.as_ref().map(|seen| seen.revision);
             failpoint!("finish.before");
-            let swapped = self.swap(id, expected, draft, store_timeout).await?;
+            let swapped = self.swap(handle.id, expected, draft, store_timeout).await?;
             failpoint!("finish.after");
             match swapped {
                 Swapped::Applied(now) => {
                     // Most answers are never asked for again. Whoever waits for this one is about to.
-                    if self.flights.has_passengers(&id) {
-                        self.cache.keep(id, &now, asked_at);
+                    if self.flights.has_passengers(&handle.id) {
+                        self.cache.keep(handle.id, &now, asked_at);
                     }
                     return Ok(match outcome {
                         // A verdict that came while it ran may settle this doubt: then the verdict's answer is the one
@@ -378,7 +375,7 @@ impl Engine {
         &self,
         id: Id,
         expected: Option<Revision>,
-        next: Draft,
+        next: Box<Draft>,
         store_timeout: Duration,
     ) -> Result<Swapped, Error> {
         let change = Change { expected, revision: Revision(rand::random()), next, messages: Vec::new() };
@@ -423,11 +420,31 @@ impl Engine {
 
 /// What a future comes to within a span; none past it. What is ready at once, as an engine in this process is, costs
 /// no timer.
-async fn within<T>(span: Duration, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    match poll!(future.as_mut()) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => timeout(span, future).await.ok(),
+fn within<F: Future>(span: Duration, future: F) -> Within<F> {
+    Within { future, span, over: None }
+}
+
+pin_project! {
+    /// Written out, and not an `async fn`: that would have room for the future twice, as an argument and pinned.
+    struct Within<F> {
+        #[pin]
+        future: F,
+        span: Duration,
+        over: Option<Pin<Box<Sleep>>>,
+    }
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(value) = this.future.poll(cx) {
+            return Poll::Ready(Some(value));
+        }
+        let over = this.over.get_or_insert_with(|| Box::pin(sleep(*this.span)));
+        // A future that spends all that tokio lets a task do in one go must not keep the time-out from being looked at.
+        pin!(unconstrained(over.as_mut())).poll(cx).map(|()| None)
     }
 }
 

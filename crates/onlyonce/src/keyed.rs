@@ -13,11 +13,13 @@
 //! ```
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, poll};
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, Uri, response};
@@ -27,7 +29,7 @@ use onlyonce_core::key::Key;
 use onlyonce_core::machine::{self, Admission};
 use onlyonce_core::outcome::{Meaning, Outcome, Said, meaning};
 use onlyonce_core::policy::{InFlight, Policy, StoreDown};
-use onlyonce_core::record::{self, Handle, Id, Reason, Record, Revision};
+use onlyonce_core::record::{self, Handle, Id, Reason, Record};
 use onlyonce_core::refusal::{NoAnswer, Refusal};
 use onlyonce_core::scope::Scope;
 use onlyonce_store::{Error, ErrorKind, failpoint};
@@ -58,7 +60,7 @@ pub(crate) struct Keyed {
 
 /// What is to be done with a request, once the store has been asked.
 enum Way {
-    Run(Lease),
+    Run(Box<Lease>),
     Replay(Arc<Record>),
     Refuse(Refusal),
     /// 202: it is under way.
@@ -68,51 +70,72 @@ enum Way {
 }
 
 /// Answers a keyed request.
-pub(crate) async fn answer<S, B, R>(
+///
+/// What is seldom used or large is boxed apart (the beginning, the wait, the run): of ten thousand duplicates that wait,
+/// none holds the room for the others, and each box is small enough for an allocator's fastest path.
+#[expect(clippy::manual_async_fn, reason = "an async fn has room for each of its arguments twice")]
+pub(crate) fn answer<S, B, R>(
     keyed: Keyed,
-    mut parts: Parts,
+    parts: Parts,
     body: B,
-    mut inner: S,
-) -> Result<Response<Body<R>>, S::Error>
+    inner: S,
+) -> impl Future<Output = Result<Response<Body<R>>, S::Error>>
 where
     S: Service<Request<Body<B>>, Response = Response<R>>,
     B: HttpBody<Data = Bytes> + Unpin,
     R: HttpBody<Data = Bytes> + Unpin,
 {
-    let bytes_max = keyed.policy().request_bytes_max;
-    let body = match read_request(body, bytes_max).await {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => {
-            keyed.counts.request(Decision::Limited);
-            return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max }));
+    async move {
+        let bytes_max = keyed.policy().request_bytes_max;
+        let body = match read_request(body, bytes_max).await {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => {
+                keyed.counts.request(Decision::Limited);
+                return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max }));
+            }
+            Err(_) => return Ok(answer::unreadable()),
+        };
+        let began = Instant::now();
+        match keyed.way(&parts, &body).await {
+            Way::Replay(record) => {
+                keyed.count(Decision::Replayed, began.elapsed());
+                Ok(answer::replay(&record, keyed.policy()))
+            }
+            Way::Refuse(refusal) => {
+                keyed.count(Decision::from(&refusal), began.elapsed());
+                Ok(keyed.refuse(&refusal))
+            }
+            Way::Accepted(refusal) => {
+                keyed.count(Decision::InProgress, began.elapsed());
+                Ok(Box::pin(keyed.accepted(&refusal)).await)
+            }
+            Way::Run(lease) => {
+                let call = Call { inner, request: Request::from_parts(parts, Body::whole(body)) };
+                Box::pin(keyed.run(lease, began, call)).await
+            }
+            Way::Unprotected => {
+                keyed.count(Decision::StoreUnavailable, began.elapsed());
+                let call = Call { inner, request: Request::from_parts(parts, Body::whole(body)) };
+                Box::pin(keyed.run_unprotected(call)).await
+            }
         }
-        Err(_) => return Ok(answer::unreadable()),
-    };
-    let began = Instant::now();
-    match keyed.way(&parts, &body).await {
-        Way::Replay(record) => {
-            keyed.count(Decision::Replayed, began.elapsed());
-            Ok(answer::replay(&record, keyed.policy()))
-        }
-        Way::Refuse(refusal) => {
-            keyed.count(Decision::from(&refusal), began.elapsed());
-            Ok(keyed.refuse(&refusal))
-        }
-        Way::Accepted(refusal) => {
-            keyed.count(Decision::InProgress, began.elapsed());
-            Ok(keyed.accepted(&refusal).await)
-        }
-        // Boxed apart, as is the beginning: of ten thousand duplicates that wait, none holds the room for either.
-        Way::Run(lease) => Box::pin(keyed.run(lease, began, parts, body, inner)).await,
-        Way::Unprotected => {
-            keyed.count(Decision::StoreUnavailable, began.elapsed());
-            // Nothing is on record, but a handler that counts on its attempt still has one downstream key to send.
-            let handle = Handle { id: Id::of(&keyed.scope, &keyed.key), token: fresh_token() };
-            parts.extensions.insert(Attempt::new(1, handle, keyed.scope.clone(), keyed.key.clone()));
-            let mut response = inner.call(Request::from_parts(parts, Body::whole(body))).await?;
-            headers::clean(response.headers_mut(), keyed.policy());
-            Ok(answer::own(response.map(Body::passed), None))
-        }
+    }
+}
+
+/// The handler, and what it is called with.
+struct Call<S, B> {
+    inner: S,
+    request: Request<Body<B>>,
+}
+
+impl<S, B> Call<S, B> {
+    /// Makes the call. It is made once, and takes the request with it.
+    fn made<R>(&mut self) -> S::Future
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>>,
+    {
+        let nothing = Request::new(Body::whole(Bytes::new()));
+        self.inner.call(std::mem::replace(&mut self.request, nothing))
     }
 }
 
@@ -151,41 +174,34 @@ impl Keyed {
         let candidates = self.candidates(parts, body);
         let patience = Patience::of(&parts.headers, policy);
         loop {
-            let request = machine::Request {
-                scope: &self.scope,
-                key: &self.key,
-                route: Some(&self.route),
-                fingerprint: &candidates,
-                policy,
-                token: fresh_token(),
-                admission: Admission::Run,
-            };
             // From here on a reservation may be on its way to the store: it is not left alone there.
             self.hold.set(true);
-            let begun = Box::pin(self.engine.begin(id, &request)).await;
-            let (refusal, refused_on) = match begun {
+            let (refusal, refused_on) = match Box::pin(self.begin(&id, &candidates)).await {
                 Ok(Begun::Run(lease)) => return Way::Run(lease),
                 Ok(Begun::Replay(record)) => return Way::Replay(record),
                 Ok(Begun::Refuse(refusal, refused_on)) => (refusal, refused_on),
                 Err(error) => return self.without_store(&error),
             };
             self.hold.set(false);
-            if !self.waited(&patience, &refusal, id, refused_on).await {
-                return self.given_up(refusal);
+            let Some(until) = patience.until(&refusal) else { return self.given_up(refusal) };
+            match Box::pin(self.engine.wait(id, refused_on, until)).await {
+                Waited::Changed => {}
+                Waited::Over => return self.given_up(refusal),
             }
         }
     }
 
-    /// Whether it waited, and there may be something new.
-    async fn waited(
-        &self,
-        patience: &Patience,
-        refusal: &Refusal,
-        id: Id,
-        refused_on: Option<Revision>,
-    ) -> bool {
-        let Some(until) = patience.until(refusal) else { return false };
-        self.engine.wait(id, refused_on, until).await == Waited::Changed
+    async fn begin(&self, id: &Id, fingerprint: &Candidates<'_>) -> Result<Begun, Error> {
+        let request = machine::Request {
+            scope: &self.scope,
+            key: &self.key,
+            route: Some(&self.route),
+            fingerprint,
+            policy: self.policy(),
+            token: fresh_token(),
+            admission: Admission::Run,
+        };
+        self.engine.begin(*id, &request).await
     }
 
     fn given_up(&self, refusal: Refusal) -> Way {
@@ -214,53 +230,90 @@ impl Keyed {
     }
 
     /// Runs the handler under a lease and writes down what became of it.
-    async fn run<S, B, R>(
-        self,
-        lease: Lease,
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for each of its arguments twice")]
+    fn run<S, B, R>(
+        &self,
+        lease: Box<Lease>,
         began: Instant,
-        mut parts: Parts,
-        body: Bytes,
-        inner: S,
-    ) -> Result<Response<Body<R>>, S::Error>
+        mut call: Call<S, B>,
+    ) -> impl Future<Output = Result<Response<Body<R>>, S::Error>>
     where
         S: Service<Request<Body<B>>, Response = Response<R>>,
         R: HttpBody<Data = Bytes> + Unpin,
     {
-        let store_timeout = self.policy().store_timeout;
-        if lease.is_half_used() && !matches!(lease.renew(&self.engine, store_timeout).await, Ok(true)) {
-            let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
-            self.engine.finish(lease, outcome, store_timeout).await;
-            return Ok(self.refuse(&store_unavailable()));
+        async move {
+            let store_timeout = self.policy().store_timeout;
+            if lease.is_half_used() {
+                let renewed = Box::pin(lease.renew(&self.engine, store_timeout)).await;
+                if !matches!(renewed, Ok(true)) {
+                    let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
+                    Box::pin(self.engine.finish(lease, outcome, store_timeout)).await;
+                    self.count(Decision::StoreUnavailable, began.elapsed());
+                    return Ok(self.refuse(&store_unavailable()));
+                }
+            }
+            let number = lease.seen().record.attempt;
+            let attempt = Attempt::new(number, lease.handle, self.scope.clone(), self.key.clone());
+            headers::strip_upgrade(call.request.headers_mut());
+            call.request.extensions_mut().insert(attempt.clone());
+            let worked_since = Instant::now();
+            let ended = Box::pin(self.under(&lease, &mut call, &attempt)).await;
+            let worked = worked_since.elapsed();
+            let (outcome, own) = self.ended(ended);
+            let finished = Box::pin(self.engine.finish(lease, outcome, store_timeout)).await;
+            self.hold.set(false);
+            self.count(Decision::run(number), began.elapsed().saturating_sub(worked));
+            match own {
+                Ok(own) => Ok(answer::finished(own, &finished, self.policy())),
+                Err(error) => Err(error),
+            }
         }
-        let number = lease.seen().record.attempt;
-        let handle = Handle { id: lease.id, token: lease.token };
-        let attempt = Attempt::new(number, handle, self.scope.clone(), self.key.clone());
-        headers::strip_upgrade(&mut parts.headers);
-        parts.extensions.insert(attempt.clone());
-        let request = Request::from_parts(parts, Body::whole(body));
-        let worked_since = Instant::now();
-        let work = AssertUnwindSafe(self.work(inner, request, &attempt, &lease)).catch_unwind();
-        let ended = tokio::select! {
+    }
+
+    /// The work, for as long as its lease is kept. The keeping begins where the work is not done at its first poll.
+    async fn under<S, B, R>(
+        &self,
+        lease: &Lease,
+        call: &mut Call<S, B>,
+        attempt: &Attempt,
+    ) -> Ended<R, S::Error>
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>>,
+        R: HttpBody<Data = Bytes> + Unpin,
+    {
+        let mut work = pin!(AssertUnwindSafe(self.work(call, attempt, lease)).catch_unwind());
+        let panicked = |_| Ended::NoAnswer(Reason::Panicked);
+        if let Poll::Ready(ended) = poll!(work.as_mut()) {
+            return ended.unwrap_or_else(panicked);
+        }
+        tokio::select! {
             biased;
-            ended = work => ended.unwrap_or(Ended::NoAnswer(Reason::Panicked)),
-            () = lease.keep(&self.engine, store_timeout) => Ended::NoAnswer(Reason::Deadline),
-        };
-        let worked = worked_since.elapsed();
-        let (outcome, own) = self.ended(ended);
-        let finished = self.engine.finish(lease, outcome, store_timeout).await;
-        self.hold.set(false);
-        self.count(Decision::run(number), began.elapsed().saturating_sub(worked));
-        match own {
-            Ok(own) => Ok(answer::finished(own, &finished, self.policy())),
-            Err(error) => Err(error),
+            ended = work => ended.unwrap_or_else(panicked),
+            () = Box::pin(lease.keep(&self.engine, self.policy().store_timeout)) => {
+                Ended::NoAnswer(Reason::Deadline)
+            }
         }
+    }
+
+    /// The store is down and the policy says to run all the same.
+    async fn run_unprotected<S, B, R>(&self, mut call: Call<S, B>) -> Result<Response<Body<R>>, S::Error>
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>>,
+        R: HttpBody<Data = Bytes> + Unpin,
+    {
+        // Nothing is on record, but a handler that counts on its attempt still has one downstream key to send.
+        let handle = Handle { id: Id::of(&self.scope, &self.key), token: fresh_token() };
+        let attempt = Attempt::new(1, handle, self.scope.clone(), self.key.clone());
+        call.request.extensions_mut().insert(attempt);
+        let mut response = call.made().await?;
+        headers::clean(response.headers_mut(), self.policy());
+        Ok(answer::own(response.map(Body::passed), None))
     }
 
     /// Calls the handler, and reads its answer as far as it is to be kept.
     async fn work<S, B, R>(
         &self,
-        mut inner: S,
-        request: Request<Body<B>>,
+        call: &mut Call<S, B>,
         attempt: &Attempt,
         lease: &Lease,
     ) -> Ended<R, S::Error>
@@ -269,7 +322,7 @@ impl Keyed {
         R: HttpBody<Data = Bytes> + Unpin,
     {
         failpoint!("run.before");
-        let called = inner.call(request).await;
+        let called = call.made().await;
         failpoint!("run.after");
         let response = match called {
             Ok(response) => response,
@@ -316,7 +369,7 @@ impl Keyed {
                 let headers = headers::kept(&head.headers, self.policy());
                 let response =
                     record::Response { status: head.status.as_u16(), headers, body: bytes.clone() };
-                Outcome::Completed { response: Some(response), keep_for }
+                Outcome::Completed { response: Some(Arc::new(response)), keep_for }
             }
             (Meaning::Completed, Read::Beyond(_)) => Outcome::Completed { response: None, keep_for },
             (Meaning::DidNotRun { keep_for }, _) => {

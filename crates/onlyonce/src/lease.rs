@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use onlyonce_core::record::{Id, Seen, Terms, Token};
+use onlyonce_core::record::{Handle, Id, Seen, Terms};
 use tokio::time::{Instant, sleep_until};
 
 use crate::engine::{Engine, chain};
@@ -26,8 +26,7 @@ use crate::flight::Pilot;
 /// one, and that alone makes this one superseded.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(crate) id: Id,
-    pub(crate) token: Token,
+    pub(crate) handle: Handle,
     /// When this attempt must have ended, by this node's clock.
     pub(crate) deadline: Instant,
     /// What the store last showed, and when this node asked.
@@ -48,8 +47,8 @@ impl Lease {
             pilot.runs(seen.clone(), asked_at);
         }
         let deadline = asked_at + seen.record.terms.deadline;
-        let token = seen.record.token;
-        Self { id, token, deadline, held: Mutex::new((seen, asked_at)), pilot }
+        let handle = Handle { id, token: seen.record.token };
+        Self { handle, deadline, held: Mutex::new((seen, asked_at)), pilot }
     }
 
     /// What the store last showed.
@@ -74,7 +73,7 @@ impl Lease {
         store_timeout: Duration,
     ) -> Result<bool, onlyonce_store::Error> {
         let asked_at = Instant::now();
-        let renewed = engine.renew(self.id, self.seen(), self.token, store_timeout).await?;
+        let renewed = engine.renew(&self.handle, self.seen(), store_timeout).await?;
         let Some(seen) = renewed else { return Ok(false) };
         if let Some(pilot) = &self.pilot {
             pilot.runs(seen.clone(), asked_at);
@@ -92,11 +91,11 @@ impl Lease {
             match self.renew(engine, store_timeout).await {
                 Ok(true) => renew_at = self.held().1 + lease / RENEW_AFTER,
                 Ok(false) => {
-                    tracing::warn!(record = %self.id, "the lease lapsed while the attempt ran; its outcome still counts");
+                    tracing::warn!(record = %self.handle.id, "the lease lapsed while the attempt ran; its outcome still counts");
                     break;
                 }
                 Err(error) => {
-                    tracing::warn!(record = %self.id, error = %chain(&error), "the lease is not renewed yet");
+                    tracing::warn!(record = %self.handle.id, error = %chain(&error), "the lease is not renewed yet");
                     renew_at = Instant::now() + lease / AGAIN_AFTER;
                 }
             }

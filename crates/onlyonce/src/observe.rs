@@ -64,7 +64,7 @@ where
 
 impl Keyed {
     /// What enforcing would decide; with the lease where it would run.
-    async fn would(&self, parts: &Parts, body: &Bytes) -> (Decision, Option<Lease>) {
+    async fn would(&self, parts: &Parts, body: &Bytes) -> (Decision, Option<Box<Lease>>) {
         let request = machine::Request {
             scope: &self.scope,
             key: &self.key,

@@ -28,7 +28,7 @@ impl Verified {
     }
 
     /// What was found for `source`, if anything.
-    pub(crate) fn value(&self, source: &Source) -> Option<&[u8]> {
+    pub fn value(&self, source: &Source) -> Option<&[u8]> {
         self.0.iter().find(|(known, _)| known == source).map(|(_, value)| value.as_slice())
     }
 }

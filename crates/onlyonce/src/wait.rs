@@ -55,13 +55,12 @@ impl Engine {
         until: Instant,
     ) -> Waited {
         let Some(_waiter) = Waiter::new(&self.watches) else { return Waited::Over };
-        let changed = async {
-            match self.flight(&id) {
-                Some(flight) => flight.landed().await,
-                None => self.watch(id, refused_on).await,
-            }
+        let waited = match self.flight(&id) {
+            Some(flight) => timeout_at(until, flight.landed()).await,
+            // Apart, so that those who wait for what runs here do not hold the room for it.
+            None => timeout_at(until, Box::pin(self.watch(id, refused_on))).await,
         };
-        match timeout_at(until, changed).await {
+        match waited {
             Ok(()) => Waited::Changed,
             Err(_) => Waited::Over,
         }

@@ -56,7 +56,7 @@ pub(super) struct Cost {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
-    pub(super) requests: f64,
+    pub(super) requests: u64,
     /// Each is one fsync of the WAL.
     pub(super) commits: u64,
     /// How often the WAL was carried over into the file.
@@ -346,12 +346,12 @@ impl Grown {
 impl Written {
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     fn commits_each(&self) -> f64 {
-        self.commits as f64 / self.requests
+        self.commits as f64 / self.requests as f64
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     fn bytes_each(&self) -> f64 {
-        self.bytes as f64 / self.requests
+        self.bytes as f64 / self.requests as f64
     }
 }
 
@@ -394,13 +394,13 @@ mod tests {
     use super::*;
 
     fn sample(rps: f64, p99_ms: f64) -> Sample {
-        Sample { rps, p50_ms: 1.0, p99_ms, cpu_us: 1.0, requests: rps }
+        Sample { rps, p50_ms: 1.0, p99_ms, cpu_us: 1.0, requests: 1 }
     }
 
     /// Three rounds on so many records, of which the larger store has `rps` to 100, p99 of 2 ms with the reaper to 1,
     /// and all else is as it should be.
     fn grown(records: u64, rps: f64) -> Grown {
-        let written = |commits| Written { requests: 100.0, commits, carried_over: 1, bytes: 1000 };
+        let written = |commits| Written { requests: 100, commits, carried_over: 1, bytes: 1000 };
         let one =
             OneCaller { append_ms: 0.1, overwrite_ms: 0.08, plain_ms: 0.05, layer_ms: 0.3, hand_ms: 0.5 };
         let kill = Kill { ready_ms: 20.0, plain_ready_ms: 5.0, wal_bytes: 4_000_000, lapsed: 64 };

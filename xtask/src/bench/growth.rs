@@ -16,8 +16,9 @@ use super::folder::Folder;
 use super::grown::{Cost, Grown, Kill, OneCaller, Pair, Written};
 use super::load::{self, Callers, Work};
 use super::server::Server;
-use super::subjects::{BASELINE, HAND_SQLITE, LAYER_SQLITE, named};
+use super::subjects::{HAND_SQLITE, LAYER, LAYER_SQLITE, PLAIN, Subject};
 use super::tools::{Tools, output_within};
+use crate::process::End;
 
 /// What a large store is compared with.
 pub(super) const RECORDS_FEW: u64 = 10_000;
@@ -33,6 +34,8 @@ const KILL_LOAD: Duration = Duration::from_secs(4);
 const WRITES: usize = 500;
 const WRITE_BYTES: usize = 4096;
 const NO_WORKERS: &str = "--without-workers";
+/// What has the layer on SQLite.
+const PACKAGE: &str = "bench-layer";
 
 /// How much is measured.
 #[derive(Clone, Copy)]
@@ -46,7 +49,7 @@ pub(super) fn measure(tools: &Tools, extent: Extent) -> Result<Grown> {
     if extent.records < RECORDS_FEW {
         bail!("{} records are few already; use --records {RECORDS_FEW} or more", extent.records);
     }
-    for package in ["bench-plain", "bench-layer", "bench-hand-sqlite", "bench-fill"] {
+    for package in ["bench-plain", PACKAGE, "bench-hand-sqlite", "bench-fill"] {
         tools.build(package)?;
     }
     let growth = Growth { tools, extent };
@@ -74,7 +77,7 @@ impl Growth<'_> {
     /// A folder with a store of so many records, closed.
     fn filled(&self, records: u64, retention_seconds: u64) -> Result<Folder> {
         let folder = Folder::new(self.tools)?;
-        let mut command = self.tools.command("bench-fill");
+        let mut command = self.tools.command(&self.tools.binary("bench-fill"), End::Kill);
         command.arg("fill").arg(folder.store()).args([records, retention_seconds].map(|n| n.to_string()));
         let time = Duration::from_secs(records / FILLED_PER_SECOND_MIN) + GRACE;
         let filled = load::last_line(&output_within(&mut command, time)?)?;
@@ -87,7 +90,7 @@ impl Growth<'_> {
     /// On a new file: what many callers, one caller and replays write, and how large the file is then.
     fn cost(&self) -> Result<Cost> {
         let folder = Folder::new(self.tools)?;
-        let server = Server::open(self.tools, named(LAYER_SQLITE), &folder.store(), &[])?;
+        let server = Server::open(self.tools, PACKAGE, &folder.store(), &[])?;
         let unique = self.work("unique", "many", Callers::Many);
         load::warm_up(&server, named(LAYER_SQLITE), unique)?;
         let many = written(&server, unique)?;
@@ -115,7 +118,7 @@ impl Growth<'_> {
             let one = OneCaller {
                 append_ms,
                 overwrite_ms,
-                plain_ms: p50_ms(BASELINE)?,
+                plain_ms: p50_ms(PLAIN)?,
                 layer_ms: p50_ms(LAYER_SQLITE)?,
                 hand_ms: p50_ms(HAND_SQLITE)?,
             };
@@ -146,16 +149,16 @@ impl Growth<'_> {
         for round in 1..=self.extent.rounds {
             let run = format!("kill-{round}");
             let subject = named(LAYER_SQLITE);
-            let server = Server::open(self.tools, subject, &large.store(), &[])?;
+            let server = Server::open(self.tools, PACKAGE, &large.store(), &[])?;
             let work = Work { time: KILL_LOAD, ..self.work("unique", &run, Callers::Many) };
             load::kill_under_load(server, subject, work);
             let wal = large.store().with_extension("db-wal");
             let wal_bytes = std::fs::metadata(wal).map_or(0, |metadata| metadata.len());
-            let server = Server::open(self.tools, subject, &large.store(), &[])?;
+            let server = Server::open(self.tools, PACKAGE, &large.store(), &[])?;
             let lapsed = number(&server.figures()?, "lapsed")?;
             let ready_ms = server.ready_after.as_secs_f64() * 1e3;
             server.stop()?;
-            let plain_ready_ms = Server::start(self.tools, named(BASELINE))?.ready_after.as_secs_f64() * 1e3;
+            let plain_ready_ms = Server::start(self.tools, named(PLAIN))?.ready_after.as_secs_f64() * 1e3;
             let kill = Kill { ready_ms, plain_ready_ms, wal_bytes, lapsed };
             eprintln!("round {round} kill: {kill:?}");
             kills.push(kill);
@@ -184,14 +187,14 @@ impl Growth<'_> {
     }
 
     fn sample(&self, path: &Path, run: &str, flags: &[&str]) -> Result<Sample> {
-        let server = Server::open(self.tools, named(LAYER_SQLITE), path, flags)?;
+        let server = Server::open(self.tools, PACKAGE, path, flags)?;
         let sample = load::wrk(&server, named(LAYER_SQLITE), self.work("unique", run, Callers::Many))?;
         server.stop()?;
         Ok(sample)
     }
 
     fn count(&self, path: &Path) -> Result<Value> {
-        let mut command = self.tools.command("bench-fill");
+        let mut command = self.tools.command(&self.tools.binary("bench-fill"), End::Kill);
         load::last_line(&output_within(command.arg("count").arg(path), GRACE)?)
     }
 }
@@ -229,6 +232,10 @@ fn middle_ms(file: &mut File, sync: fn(&File) -> std::io::Result<()>) -> Result<
     }
     spans.sort_unstable();
     Ok(spans[spans.len() / 2].as_secs_f64() * 1e3)
+}
+
+fn named(name: &str) -> &'static Subject {
+    LAYER.named(name)
 }
 
 fn number(value: &Value, name: &str) -> Result<u64> {

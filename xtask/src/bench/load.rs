@@ -10,14 +10,17 @@ use super::figures::Sample;
 use super::server::Server;
 use super::subjects::Subject;
 use super::tools::{Tools, output_within};
+use crate::process::End;
 use crate::repository;
 
 const WARM_UP: Duration = Duration::from_secs(1);
 /// Two threads of wrk, each twice through the thousand keys that are replayed.
-const WARM_REQUESTS_MIN: f64 = 4_000.0;
+const WARM_REQUESTS_MIN: u64 = 4_000;
 const WARM_UPS_MAX: u32 = 20;
 /// How long past its own time a load may take to end.
 const GRACE: Duration = Duration::from_secs(60);
+/// A slower server than this is not measured.
+const UPLOADED_WITHIN: Duration = Duration::from_secs(300);
 /// Everything of a storm comes from one caller.
 const SESSION: &str = "00000000000000000000AA";
 
@@ -65,7 +68,8 @@ pub(super) fn wrk(server: &Server, subject: &Subject, work: Work<'_>) -> Result<
 pub(super) fn warm_up(server: &Server, subject: &Subject, work: Work<'_>) -> Result<()> {
     let run = format!("{}-warm", work.run);
     let work = Work { run: &run, time: WARM_UP, ..work };
-    if work.workload == "unique" {
+    // These leave nothing behind that what follows needs.
+    if matches!(work.workload, "unique" | "unkeyed") {
         return wrk_once(server, subject, work).map(drop);
     }
     for _ in 0..WARM_UPS_MAX {
@@ -100,7 +104,9 @@ fn report(server: &Server, subject: &Subject, work: Work<'_>) -> Result<(Sample,
         p50_ms: number("p50_ms")?,
         p99_ms: number("p99_ms")?,
         cpu_us: cpu_seconds * 1e6 / number("requests")?,
-        requests: number("requests")?,
+        requests: report["requests"]
+            .as_u64()
+            .with_context(|| format!("wrk reported no requests: {report}"))?,
     };
     let is_void = number("refused")? + number("failed")? > 0.0;
     Ok((sample, is_void.then_some(report)))
@@ -140,7 +146,7 @@ pub(super) fn storm(
     storm: Storm,
     headers: &[&str],
 ) -> Result<Value> {
-    let mut command = loader(tools, "storm", server, storm.connections, storm.delay_ms);
+    let mut command = crowd(tools, "storm", server, storm.connections, storm.delay_ms);
     command.arg(storm.rounds.to_string()).args(own_headers(subject)).args(headers);
     last_line(&output_within(&mut command, GRACE)?)
 }
@@ -153,14 +159,28 @@ pub(super) fn waiters(
     count: u64,
     delay_ms: u64,
 ) -> Result<Value> {
-    let mut command = loader(tools, "waiters", server, count, delay_ms);
+    let mut command = crowd(tools, "waiters", server, count, delay_ms);
     command.arg(server.pid().to_string()).args(own_headers(subject)).arg("Prefer: wait=10");
     last_line(&output_within(&mut command, GRACE)?)
 }
 
-fn loader(tools: &Tools, verb: &str, server: &Server, connections: u64, delay_ms: u64) -> Command {
-    let mut command = tools.command("bench-load");
-    command.arg(verb).arg(&server.address).arg(repository::root().join("bench/workload/body.json"));
+/// A body of so many bytes, without a key, and what the server holds meanwhile.
+pub(super) fn upload(tools: &Tools, server: &Server, subject: &Subject, bytes: u64) -> Result<Value> {
+    let mut command = loader(tools, "upload", server);
+    command.args([bytes.to_string(), server.pid().to_string()]).args(own_headers(subject));
+    last_line(&output_within(&mut command, UPLOADED_WITHIN)?)
+}
+
+fn loader(tools: &Tools, verb: &str, server: &Server) -> Command {
+    let mut command = tools.command(&tools.binary("bench-load"), End::Kill);
+    command.arg(verb).arg(&server.address);
+    command
+}
+
+/// Payments, many at once.
+fn crowd(tools: &Tools, verb: &str, server: &Server, connections: u64, delay_ms: u64) -> Command {
+    let mut command = loader(tools, verb, server);
+    command.arg(repository::root().join("bench/workload/body.json"));
     command.args([connections.to_string(), delay_ms.to_string()]);
     command
 }

@@ -1,10 +1,12 @@
-//! `cargo xtask bench`: what the layer costs, measured beside its baseline in one run. See bench/README.md.
+//! `cargo xtask bench`: what the layer and the gateway cost, measured beside their baselines. See bench/README.md.
 
 mod figures;
+mod findings;
 mod folder;
 mod grown;
 mod growth;
 mod load;
+mod memory;
 mod page;
 mod picture;
 mod server;
@@ -21,7 +23,7 @@ use self::growth::Extent;
 use self::load::{Callers, Work};
 use self::page::Part;
 use self::server::Server;
-use self::subjects::{BASELINE, SUBJECTS, Subject, WORKLOADS};
+use self::subjects::{GATEWAY, LAYER, PLAIN, PLAIN_PACKAGE, Series, Subject, UPLOAD_PROMISED};
 use self::tools::Tools;
 use crate::Verdict;
 use crate::repository;
@@ -58,6 +60,12 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         records: u64,
     },
+    /// The gateway beside a plain proxy and nginx, and the memory it holds
+    Gateway {
+        /// How many keys its memory is watched over; the promise is about 1000000. With --quick a tenth of it
+        #[arg(long, default_value_t = 1_000_000)]
+        keys: u64,
+    },
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
@@ -70,16 +78,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     }
     let tools = Tools::prepare()?;
     match arguments.command {
-        None => run_rows(&tools, arguments.rounds, seconds),
+        None => run_layer(&tools, arguments.rounds, seconds),
+        Some(Command::Gateway { keys }) => {
+            let keys = if arguments.quick { keys / 10 } else { keys };
+            run_gateway(&tools, arguments.rounds, seconds, keys)
+        }
         Some(Command::Growth { records }) => {
             run_growth(&tools, Extent { records, rounds: arguments.rounds, seconds })
         }
     }
 }
 
-fn run_rows(tools: &Tools, rounds: u32, seconds: u64) -> Result<Verdict> {
-    let (subjects, missing) = build(tools)?;
-    let mut figures = Figures::new(rounds, seconds, missing);
+fn run_layer(tools: &Tools, rounds: u32, seconds: u64) -> Result<Verdict> {
+    let figures = measure(tools, &LAYER, rounds, seconds)?;
+    write(&figures, "latest.json", Part::Measured)
+}
+
+fn run_gateway(tools: &Tools, rounds: u32, seconds: u64, keys: u64) -> Result<Verdict> {
+    tools.build(PLAIN_PACKAGE).context("the handler behind the gateway does not build")?;
+    let mut figures = measure(tools, &GATEWAY, rounds, seconds)?;
+    memory::measure(tools, keys, UPLOAD_PROMISED, &mut figures).context("memory")?;
+    write(&figures, "gateway.json", Part::Gateway)
+}
+
+/// The rows of a series and its storms.
+fn measure(tools: &Tools, series: &'static Series, rounds: u32, seconds: u64) -> Result<Figures> {
+    let mut figures = Figures::new(series, rounds, seconds);
+    let subjects = provide(tools, &mut figures)?;
     for round in 0..rounds {
         measure_round(tools, &subjects, round, Duration::from_secs(seconds), &mut figures)
             .with_context(|| format!("round {}", round + 1))?;
@@ -87,9 +112,7 @@ fn run_rows(tools: &Tools, rounds: u32, seconds: u64) -> Result<Verdict> {
     for subject in subjects {
         storm(tools, subject, &mut figures).with_context(|| format!("storm on {}", subject.name))?;
     }
-    write(&figures)?;
-    print!("\n{}", page::table(&figures));
-    Ok(if figures.keeps_its_promises() { Verdict::Yes } else { Verdict::No })
+    Ok(figures)
 }
 
 fn run_growth(tools: &Tools, extent: Extent) -> Result<Verdict> {
@@ -101,21 +124,21 @@ fn run_growth(tools: &Tools, extent: Extent) -> Result<Verdict> {
     Ok(if grown.keeps_its_promises() { Verdict::Yes } else { Verdict::No })
 }
 
-/// Builds every server. One that does not build is reported and left out, except the baseline.
-fn build(tools: &Tools) -> Result<(Vec<&'static Subject>, Vec<&'static Subject>)> {
+/// Builds or installs every server. One that cannot be had is reported and left out, except the baseline.
+fn provide(tools: &Tools, figures: &mut Figures) -> Result<Vec<&'static Subject>> {
     tools.build("bench-load").context("the load does not build")?;
-    let (mut built, mut missing) = (Vec::new(), Vec::new());
-    for subject in &SUBJECTS {
-        match tools.build(subject.package) {
-            Ok(()) => built.push(subject),
-            Err(error) if subject.name == BASELINE => return Err(error),
+    let mut subjects = Vec::new();
+    for subject in figures.series.subjects {
+        match tools.provide(subject.program) {
+            Ok(()) => subjects.push(subject),
+            Err(error) if subject.name == figures.series.baseline => return Err(error),
             Err(error) => {
                 eprintln!("{} is left out: {error:#}", subject.name);
-                missing.push(subject);
+                figures.missing.push((subject, format!("{error:#}")));
             }
         }
     }
-    Ok((built, missing))
+    Ok(subjects)
 }
 
 /// Each workload on each subject, one after the other. Who begins changes from round to round: the first to run after
@@ -127,7 +150,7 @@ fn measure_round(
     time: Duration,
     figures: &mut Figures,
 ) -> Result<()> {
-    for workload in WORKLOADS {
+    for workload in figures.series.workloads.iter().copied() {
         let first = round as usize % subjects.len();
         for subject in subjects[first..].iter().chain(&subjects[..first]) {
             let server = Server::start(tools, subject)?;
@@ -135,7 +158,7 @@ fn measure_round(
                 load::wrk(&server, subject, Work { workload, run: "run", callers: Callers::Many, time })
                     .with_context(|| format!("{workload} on {}", subject.name))?;
             eprintln!(
-                "round {} {workload:<6} {:<20} {:>7.0} RPS  p99 {:>6.2} ms  {:>5.1} µs CPU",
+                "round {} {workload:<7} {:<20} {:>7.0} RPS  p99 {:>6.2} ms  {:>5.1} µs CPU",
                 round + 1,
                 subject.name,
                 sample.rps,
@@ -150,7 +173,7 @@ fn measure_round(
 
 fn storm(tools: &Tools, subject: &'static Subject, figures: &mut Figures) -> Result<()> {
     let server = Server::start(tools, subject)?;
-    if subject.name != BASELINE {
+    if subject.name != figures.series.baseline {
         let plain = load::storm(tools, &server, subject, STORM, &[])?;
         eprintln!("storm {}: {plain}", subject.name);
         figures.storms.push((subject, plain));
@@ -160,8 +183,9 @@ fn storm(tools: &Tools, subject: &'static Subject, figures: &mut Figures) -> Res
         eprintln!("storm {}, waiting: {waiting}", subject.name);
         figures.waiting_storms.push((subject, waiting));
     }
-    // On the baseline all of them run, which shows what so many open requests cost without any layer.
-    if subject.is_ours || subject.name == BASELINE {
+    // On the plain handler all of them run, which shows what so many open requests cost without any layer. A plain proxy
+    // would need twice the connections for them and shows nothing of the kind.
+    if subject.is_ours || subject.name == PLAIN {
         let server = Server::start(tools, subject)?;
         let waiters = WAITERS.min(tools.files_max.saturating_sub(200));
         let crowd = load::waiters(tools, &server, subject, waiters, WAITERS_DELAY_MS)?;
@@ -171,12 +195,15 @@ fn storm(tools: &Tools, subject: &'static Subject, figures: &mut Figures) -> Res
     Ok(())
 }
 
-fn write(figures: &Figures) -> Result<()> {
-    write_json("latest.json", &figures.json())?;
-    std::fs::write(repository::root().join("docs/performance.svg"), picture::draw(figures))?;
-    write_page(Part::Measured, &page::section(figures))?;
-    eprintln!("\nwritten: bench/results/latest.json, docs/performance.md, docs/performance.svg");
-    Ok(())
+/// Writes what was found, prints it, and says whether the promises were kept.
+fn write(figures: &Figures, results: &str, part: Part) -> Result<Verdict> {
+    write_json(results, &figures.json())?;
+    let picture = format!("docs/{}", figures.series.picture);
+    std::fs::write(repository::root().join(&picture), picture::draw(figures))?;
+    write_page(part, &page::section(figures))?;
+    eprintln!("\nwritten: bench/results/{results}, docs/performance.md, {picture}");
+    print!("\n{}", page::table(figures));
+    Ok(if figures.keeps_its_promises() { Verdict::Yes } else { Verdict::No })
 }
 
 fn write_json(name: &str, json: &Value) -> Result<()> {

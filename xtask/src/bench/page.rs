@@ -5,12 +5,14 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail};
 
 use super::figures::{Figures, Row, Spread, Standing, cores};
+use super::findings;
 
 /// The parts of the page that are measured, each by a run of its own.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
     Measured,
     Growth,
+    Gateway,
 }
 
 /// For the terminal.
@@ -46,7 +48,7 @@ pub(super) fn table(figures: &Figures) -> String {
         );
     }
     text.push('\n');
-    for finding in figures.findings() {
+    for finding in findings::of(figures) {
         let _ = writeln!(text, "{}{}", finding.text, suffix(&finding.standing));
     }
     text
@@ -54,15 +56,19 @@ pub(super) fn table(figures: &Figures) -> String {
 
 /// For the page, between its marks.
 pub(super) fn section(figures: &Figures) -> String {
+    let series = figures.series;
     let mut text = format!(
-        "![Requests a second as a ratio to the plain handler](performance.svg)\n\n\
+        "![Requests a second as a ratio to the {}]({})\n\n\
          Measured on {} cores, which wrk shares: median of {} rounds of {} s each, lowest and highest in brackets. Our own\n\
-         targets are beside the figures; CPU is what the server's process used for a request.\n\n\
+         targets are beside the figures; CPU is what {} used for a request.\n\n\
          | workload | subject | RPS | p50 ms | p99 ms | RPS to baseline | floor → goal | CPU to baseline | goal | |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
+        series.baseline,
+        series.picture,
         cores(),
         figures.rounds,
-        figures.seconds
+        figures.seconds,
+        series.cpu_of
     );
     for row in figures.rows() {
         let _ = writeln!(
@@ -81,7 +87,7 @@ pub(super) fn section(figures: &Figures) -> String {
         );
     }
     text.push('\n');
-    for finding in figures.findings() {
+    for finding in findings::of(figures) {
         let _ = writeln!(text, "- {}{}", finding.text, suffix(&finding.standing));
     }
     text
@@ -102,6 +108,7 @@ impl Part {
         let name = match self {
             Self::Measured => "measured",
             Self::Growth => "growth",
+            Self::Gateway => "gateway",
         };
         ["begin", "end"].map(|edge| format!("<!-- {name}: {edge} -->"))
     }
@@ -116,7 +123,8 @@ fn rps_target(row: &Row) -> String {
 }
 
 fn cpu_target(row: &Row) -> String {
-    row.target.map_or_else(String::new, |target| format!("≤ {:.1}", target.cpu_goal))
+    let goal = row.target.and_then(|target| target.cpu_goal);
+    goal.map_or_else(String::new, |goal| format!("≤ {goal}"))
 }
 
 fn suffix(standing: &Standing) -> String {

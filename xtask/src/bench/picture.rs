@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 
 use super::figures::{Figures, Row};
-use super::subjects::BASELINE;
 
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 215.0;
@@ -25,7 +24,8 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 } \
 .other { fill: #656c76 } .axis { stroke: #3d444d } .base { stroke: #9198a1 } .floor { stroke: #f85149 } .goal { stroke: #3fb950 } }";
 
 pub(super) fn draw(figures: &Figures) -> String {
-    let rows: Vec<Row> = figures.rows().into_iter().filter(|row| row.subject.name != BASELINE).collect();
+    let baseline = figures.series.baseline;
+    let rows: Vec<Row> = figures.rows().into_iter().filter(|row| row.subject.name != baseline).collect();
     let scale = Scale::of(&rows);
     let mut bars = String::new();
     let mut y = TOP;
@@ -41,9 +41,9 @@ pub(super) fn draw(figures: &Figures) -> String {
     let height = y + 34.0;
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
-         aria-label=\"Requests a second as a ratio to the plain handler\">\n<style>{STYLE}</style>\n\
-         <text class=\"title\" x=\"12\" y=\"24\">Requests a second, as a ratio to the plain handler</text>\n{}{}{bars}</svg>\n",
-        legend(),
+         aria-label=\"Requests a second as a ratio to the {baseline}\">\n<style>{STYLE}</style>\n\
+         <text class=\"title\" x=\"12\" y=\"24\">Requests a second, as a ratio to the {baseline}</text>\n{}{}{bars}</svg>\n",
+        legend(baseline),
         axis(&scale, y),
     )
 }
@@ -113,7 +113,7 @@ fn axis(scale: &Scale, bottom: f64) -> String {
     text
 }
 
-fn legend() -> String {
+fn legend(baseline: &str) -> String {
     let y = 20.0;
     let entry = |class: &str, x: f64, word: &str| {
         format!(
@@ -124,7 +124,7 @@ fn legend() -> String {
             x + 7.0
         )
     };
-    entry("floor", 520.0, "floor") + &entry("goal", 580.0, "goal") + &entry("base", 640.0, "plain handler")
+    entry("floor", 520.0, "floor") + &entry("goal", 580.0, "goal") + &entry("base", 640.0, baseline)
 }
 
 #[cfg(test)]

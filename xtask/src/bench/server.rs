@@ -1,114 +1,149 @@
-//! A server under measurement: a process of its own on a free port, gone when this value is.
+//! A server under measurement: a process of its own on a free port, gone when this value is. One that forwards has the
+//! plain handler behind it, a process of its own too.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::sync::mpsc;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::folder::Folder;
-use super::subjects::{Place, Subject};
+use super::subjects::{PLAIN_PACKAGE, Place, Program, Subject};
 use super::tools::Tools;
+use crate::gateway::{self, Flags};
+use crate::http;
+use crate::process::{End, Process, free_address};
+use crate::repository;
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How long a server may take to end: one with a file carries its WAL over first.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 
 pub(super) struct Server {
-    child: Child,
+    process: Process,
     /// Where it listens, as `127.0.0.1:PORT`.
     pub(super) address: String,
     /// From its start to its first line.
     pub(super) ready_after: Duration,
     ticks_per_second: f64,
-    /// The folder of its file, where that is its own. Dropped after the process has ended.
-    folder: Option<Folder>,
+    /// What it forwards to.
+    upstream: Option<Process>,
+    /// The folder of its files, where that is its own. Dropped after the process has ended.
+    _folder: Option<Folder>,
 }
 
 impl Server {
     /// Starts it, with a new file where it needs one, and waits until it listens.
     pub(super) fn start(tools: &Tools, subject: &Subject) -> Result<Self> {
-        match subject.place {
-            Place::Own => Self::run(tools, subject, &[]),
-            Place::Memory => Self::run(tools, subject, &["memory:"]),
-            Place::File => {
+        match subject.program {
+            Program::Handler { package, place: Place::Own } => Self::package(tools, package, &[]),
+            Program::Handler { package, place: Place::Memory } => Self::package(tools, package, &["memory:"]),
+            Program::Handler { package, place: Place::File } => {
                 let folder = Folder::new(tools)?;
-                let mut server = Self::open(tools, subject, &folder.store(), &[])?;
-                server.folder = Some(folder);
-                Ok(server)
+                let server = Self::package(tools, package, &[&sqlite(&folder.store())])?;
+                Ok(Self { _folder: Some(folder), ..server })
+            }
+            Program::Proxy { package } => {
+                Self::before_plain(tools, |upstream| Self::package(tools, package, &[&upstream.to_string()]))
+            }
+            Program::Nginx => Self::before_plain(tools, |upstream| Self::nginx(tools, upstream)),
+            Program::Gateway { place } => {
+                Self::before_plain(tools, |upstream| Self::gateway(tools, upstream, place))
             }
         }
     }
 
-    /// Starts it on the file at `path`, which stays when the server is gone.
-    pub(super) fn open(tools: &Tools, subject: &Subject, path: &Path, flags: &[&str]) -> Result<Self> {
-        let store = format!("sqlite:{}", path.display());
-        Self::run(tools, subject, &[&[store.as_str()], flags].concat())
+    /// A handler of ours on the file at `path`, which stays when the server is gone.
+    pub(super) fn open(tools: &Tools, package: &str, path: &Path, flags: &[&str]) -> Result<Self> {
+        Self::package(tools, package, &[&[sqlite(path).as_str()], flags].concat())
     }
 
-    /// It ends when its stdin closes, so it cannot outlive us.
-    fn run(tools: &Tools, subject: &Subject, arguments: &[&str]) -> Result<Self> {
-        let started = Instant::now();
-        let mut child = tools
-            .command(subject.package)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {}", subject.package))?;
-        let stdout = child.stdout.take().expect("stdout was piped");
-        let (sender, ready) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            let read = BufReader::new(stdout).read_line(&mut line);
-            // Nobody listens any more where it took too long.
-            let _ = sender.send((read.map(|_| line), started.elapsed()));
-        });
-        // From here on dropping the value ends the process.
-        let mut server = Self {
-            child,
-            address: String::new(),
-            ready_after: Duration::ZERO,
-            ticks_per_second: tools.ticks_per_second,
-            folder: None,
+    fn before_plain(tools: &Tools, start: impl FnOnce(SocketAddr) -> Result<Self>) -> Result<Self> {
+        let upstream = Self::package(tools, PLAIN_PACKAGE, &[])?;
+        let server = start(upstream.address.parse()?)?;
+        Ok(Self { upstream: Some(upstream.process), ..server })
+    }
+
+    /// A binary of the bench. It ends when its stdin closes, and its first line says where it listens.
+    fn package(tools: &Tools, package: &str, arguments: &[&str]) -> Result<Self> {
+        let mut command = tools.command(&tools.binary(package), End::Kill);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Self::run(tools, package, &mut command, End::Kill, |process| {
+            let line = process.first_line(READY_WITHIN)?;
+            let address = line.trim().strip_prefix("ready ");
+            Ok(address.with_context(|| format!("{package} said {line:?}"))?.to_owned())
+        })
+    }
+
+    fn gateway(tools: &Tools, upstream: SocketAddr, place: Place) -> Result<Self> {
+        let folder = Folder::new(tools)?;
+        let store = match place {
+            Place::Own | Place::Memory => "memory:".to_owned(),
+            Place::File => sqlite(&folder.store()),
         };
-        let (line, ready_after) =
-            ready.recv_timeout(READY_WITHIN).with_context(|| format!("{} is not ready", subject.package))?;
-        let line = line?;
-        let address = line.trim().strip_prefix("ready ");
-        server.address = address.with_context(|| format!("{} said {line:?}", subject.package))?.to_owned();
-        server.ready_after = ready_after;
-        Ok(server)
+        let mut command = tools.command(&tools.product(), End::Kill);
+        Flags { config: None, upstream, store: &store }.give(&mut command);
+        command.stderr(tools.log("gateway")?);
+        let ready = |process: &mut Process| Ok(gateway::ready(process)?.gateway);
+        let server = Self::run(tools, "the gateway", &mut command, End::Kill, ready)?;
+        Ok(Self { _folder: Some(folder), ..server })
+    }
+
+    /// It cannot choose its port, and ends its workers only when it is asked to end.
+    fn nginx(tools: &Tools, upstream: SocketAddr) -> Result<Self> {
+        let folder = Folder::new(tools)?;
+        let address = free_address()?;
+        let settings = std::fs::read_to_string(repository::root().join("bench/nginx/nginx.conf"))?;
+        let settings =
+            settings.replace("LISTEN", &address.to_string()).replace("UPSTREAM", &upstream.to_string());
+        let path = folder.path().join("nginx.conf");
+        std::fs::write(&path, settings)?;
+        let mut command = tools.command(Path::new("nginx"), End::Terminate);
+        command
+            .arg("-p")
+            .arg(folder.path())
+            .arg("-c")
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stderr(tools.log("nginx")?);
+        let server = Self::run(tools, "nginx", &mut command, End::Terminate, |process| {
+            process.listens(address, READY_WITHIN)?;
+            Ok(address.to_string())
+        })?;
+        Ok(Self { _folder: Some(folder), ..server })
+    }
+
+    fn run(
+        tools: &Tools,
+        name: &str,
+        command: &mut Command,
+        end: End,
+        ready: impl FnOnce(&mut Process) -> Result<String>,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        let mut process = Process::start(name, command, end)?;
+        let address = ready(&mut process)?;
+        Ok(Self {
+            process,
+            address,
+            ready_after: started.elapsed(),
+            ticks_per_second: tools.ticks_per_second,
+            upstream: None,
+            _folder: None,
+        })
     }
 
     /// Lets it end by itself, which leaves its file at rest. Dropping the value instead kills it.
-    pub(super) fn stop(mut self) -> Result<()> {
-        drop(self.child.stdin.take());
-        let asked = Instant::now();
-        while self.child.try_wait()?.is_none() {
-            if asked.elapsed() > ENDED_WITHIN {
-                bail!("the server did not end within {ENDED_WITHIN:?}");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+    pub(super) fn stop(self) -> Result<()> {
+        self.process.close(ENDED_WITHIN)
     }
 
     /// What its engine has done so far.
     pub(super) fn figures(&self) -> Result<Value> {
-        let mut stream = TcpStream::connect(&self.address)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-        write!(stream, "GET /_figures HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address)?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
-        let figures = body.and_then(|body| serde_json::from_str(body).ok());
-        figures.with_context(|| format!("no figures in {answer:?}"))
+        let answer = http::ask(&self.address, "/_figures")?;
+        serde_json::from_slice(&answer.body).with_context(|| format!("no figures in {answer:?}"))
     }
 
     /// What it has caused to be written to disks so far, by the kernel's count.
@@ -118,34 +153,64 @@ impl Server {
         bytes.with_context(|| format!("cannot understand {io:?}"))
     }
 
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+    /// What it holds in memory now.
+    pub(super) fn memory_bytes(&self) -> Result<u64> {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid())).context("cannot read /proc")?;
+        let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next());
+        let kibibytes: Option<u64> = kibibytes.and_then(|number| number.parse().ok());
+        Ok(kibibytes.with_context(|| format!("cannot understand {status:?}"))? * 1024)
     }
 
-    /// CPU time used so far, user and system, in seconds.
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// CPU time used so far, user and system, in seconds: its own, its workers' and what it forwards to.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
-        let stat =
-            std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).context("cannot read /proc")?;
-        let ticks = ticks(&stat).with_context(|| format!("cannot understand {stat:?}"))?;
+        let roots = [Some(self.pid()), self.upstream.as_ref().map(Process::pid)];
+        let mut ticks = 0.0;
+        for root in roots.into_iter().flatten() {
+            ticks += stat(root).with_context(|| format!("cannot read /proc/{root}/stat"))?.ticks;
+            ticks += children(root)?;
+        }
         Ok(ticks / self.ticks_per_second)
     }
 }
 
-/// utime and stime: fields 14 and 15, of which the name in parentheses is the second and may contain anything.
-fn ticks(stat: &str) -> Option<f64> {
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let mut fields = after_name.split_whitespace().skip(11);
-    let user: f64 = fields.next()?.parse().ok()?;
-    let system: f64 = fields.next()?.parse().ok()?;
-    Some(user + system)
+fn sqlite(path: &Path) -> String {
+    format!("sqlite:{}", path.display())
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// What /proc tells of a process.
+#[derive(Debug, PartialEq)]
+struct Stat {
+    parent: u32,
+    ticks: f64,
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The ticks of its children that live. Ours start theirs once and keep them.
+fn children(parent: u32) -> Result<f64> {
+    let pids =
+        std::fs::read_dir("/proc")?.filter_map(|folder| folder.ok()?.file_name().to_str()?.parse().ok());
+    let stats = pids.filter_map(stat).filter(|stat| stat.parent == parent);
+    Ok(stats.map(|stat| stat.ticks).sum())
+}
+
+/// The parent is field 4, utime and stime are 14 and 15; the second is the name in parentheses, which may contain
+/// anything.
+fn parse(stat: &str) -> Option<Stat> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace().skip(1);
+    let parent = fields.next()?.parse().ok()?;
+    let mut fields = fields.skip(9);
+    let user: f64 = fields.next()?.parse().ok()?;
+    let system: f64 = fields.next()?.parse().ok()?;
+    Some(Stat { parent, ticks: user + system })
 }
 
 #[cfg(test)]
@@ -154,7 +219,7 @@ mod tests {
 
     #[test]
     fn cpu_time_is_read_behind_any_name() {
-        let stat = "42 (a ) b) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 3 0 1 1 1";
-        assert_eq!(ticks(stat), Some(300.0));
+        let text = "42 (a ) b) S 7 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 3 0 1 1 1";
+        assert_eq!(parse(text), Some(Stat { parent: 7, ticks: 300.0 }));
     }
 }

@@ -1,18 +1,33 @@
 //! What is measured, and what it must reach.
 
-/// What everything is compared with.
-pub(super) const BASELINE: &str = "plain handler";
+/// The handler and nothing around it.
+pub(super) const PLAIN: &str = "plain handler";
 pub(super) const LAYER_SQLITE: &str = "layer, SQLite";
 pub(super) const HAND_SQLITE: &str = "hand-written, SQLite";
-pub(super) const WORKLOADS: [&str; 3] = ["unique", "replay", "mix"];
+pub(super) const PROXY: &str = "plain hyper proxy";
+pub(super) const GATEWAY_SQLITE: &str = "gateway, SQLite";
+/// The package of the plain handler, which also stands behind everything that forwards.
+pub(super) const PLAIN_PACKAGE: &str = "bench-plain";
+
+/// What is measured together, each beside the same baseline.
+#[derive(Debug)]
+pub(super) struct Series {
+    /// The name of the subject that everything is compared with.
+    pub(super) baseline: &'static str,
+    pub(super) subjects: &'static [Subject],
+    pub(super) workloads: &'static [&'static str],
+    targets: &'static [Target],
+    /// Whose CPU time is counted.
+    pub(super) cpu_of: &'static str,
+    /// Its picture in `docs/`.
+    pub(super) picture: &'static str,
+}
 
 /// A server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Subject {
     pub(super) name: &'static str,
-    /// In the workspace `bench/`; the binary has the same name.
-    pub(super) package: &'static str,
-    pub(super) place: Place,
+    pub(super) program: Program,
     /// What each request carries besides its key; `%s` is a session, of which there are a thousand.
     pub(super) headers: &'static [&'static str],
     /// Ours must reach the targets; the others are there to compare.
@@ -21,8 +36,21 @@ pub(super) struct Subject {
     pub(super) beside: Option<&'static str>,
 }
 
+/// What is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    /// A package of the workspace `bench/` that has the handler itself; the binary has the same name.
+    Handler { package: &'static str, place: Place },
+    /// One that forwards to the plain handler.
+    Proxy { package: &'static str },
+    /// nginx, forwarding to the plain handler.
+    Nginx,
+    /// The product's own program, forwarding to the plain handler.
+    Gateway { place: Place },
+}
+
 /// Where a server keeps what it knows: what it is told when it starts.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// It has no choice, or nothing to keep.
     Own,
@@ -31,75 +59,122 @@ pub(super) enum Place {
     File,
 }
 
-pub(super) const SUBJECTS: [Subject; 5] = [
-    Subject {
-        name: BASELINE,
-        package: "bench-plain",
-        place: Place::Own,
-        headers: &["Authorization: Bearer bench"],
-        is_ours: false,
-        beside: None,
-    },
-    Subject {
-        name: "layer, memory",
-        package: "bench-layer",
-        place: Place::Memory,
-        headers: &["Authorization: Bearer bench"],
-        is_ours: true,
-        beside: None,
-    },
-    Subject {
-        name: "axum-idempotent",
-        package: "bench-axum-idempotent",
-        place: Place::Own,
-        headers: &["Authorization: Bearer bench", "Cookie: session=%s"],
-        is_ours: false,
-        beside: None,
-    },
-    Subject {
-        name: LAYER_SQLITE,
-        package: "bench-layer",
-        place: Place::File,
-        headers: &["Authorization: Bearer bench"],
-        is_ours: true,
-        beside: Some(HAND_SQLITE),
-    },
-    Subject {
-        name: HAND_SQLITE,
-        package: "bench-hand-sqlite",
-        place: Place::File,
-        headers: &["Authorization: Bearer bench"],
-        is_ours: false,
-        beside: None,
-    },
-];
+const CALLER: &[&str] = &["Authorization: Bearer bench"];
+
+const fn subject(name: &'static str, program: Program) -> Subject {
+    Subject { name, program, headers: CALLER, is_ours: false, beside: None }
+}
+
+const fn ours(name: &'static str, program: Program) -> Subject {
+    Subject { is_ours: true, ..subject(name, program) }
+}
+
+/// The layer, around a handler.
+pub(super) static LAYER: Series = Series {
+    baseline: PLAIN,
+    subjects: &[
+        subject(PLAIN, Program::Handler { package: PLAIN_PACKAGE, place: Place::Own }),
+        ours("layer, memory", Program::Handler { package: "bench-layer", place: Place::Memory }),
+        Subject {
+            headers: &["Authorization: Bearer bench", "Cookie: session=%s"],
+            ..subject(
+                "axum-idempotent",
+                Program::Handler { package: "bench-axum-idempotent", place: Place::Own },
+            )
+        },
+        Subject {
+            beside: Some(HAND_SQLITE),
+            ..ours(LAYER_SQLITE, Program::Handler { package: "bench-layer", place: Place::File })
+        },
+        subject(HAND_SQLITE, Program::Handler { package: "bench-hand-sqlite", place: Place::File }),
+    ],
+    workloads: &["unique", "replay", "mix"],
+    targets: &[
+        target("layer, memory", "unique", [0.60, 0.75], Some(1.6)),
+        target("layer, memory", "replay", [0.85, 0.95], Some(1.2)),
+    ],
+    cpu_of: "the server's process",
+    picture: "performance.svg",
+};
+
+/// The gateway, before a service.
+pub(super) static GATEWAY: Series = Series {
+    baseline: PROXY,
+    subjects: &[
+        subject(PROXY, Program::Proxy { package: "bench-proxy" }),
+        ours("gateway, memory", Program::Gateway { place: Place::Memory }),
+        ours(GATEWAY_SQLITE, Program::Gateway { place: Place::File }),
+        subject("nginx", Program::Nginx),
+    ],
+    workloads: &["unique", "replay", "mix", "unkeyed"],
+    targets: &[
+        target("gateway, memory", "unique", [0.70, 0.85], Some(1.3)),
+        target("gateway, memory", "replay", [1.4, 1.6], Some(0.6)),
+        target("gateway, memory", "unkeyed", [0.95, 0.95], None),
+        target(GATEWAY_SQLITE, "unique", [0.45, 0.60], Some(1.8)),
+        target(GATEWAY_SQLITE, "replay", [1.4, 1.5], Some(0.65)),
+        target(GATEWAY_SQLITE, "unkeyed", [0.95, 0.95], None),
+    ],
+    cpu_of: "the proxy and the handler behind it together",
+    picture: "performance-gateway.svg",
+};
 
 /// What a subject must reach under a workload, as ratios to the baseline.
+#[derive(Debug)]
 pub(super) struct Target {
-    pub(super) subject: &'static str,
-    pub(super) workload: &'static str,
+    subject: &'static str,
+    workload: &'static str,
     /// Requests a second: a promise.
     pub(super) rps_floor: f64,
     /// Requests a second: what we are after.
     pub(super) rps_goal: f64,
     /// CPU time a request, at most: what we are after.
-    pub(super) cpu_goal: f64,
+    pub(super) cpu_goal: Option<f64>,
 }
 
-const TARGETS: [Target; 2] = [
-    Target { subject: "layer, memory", workload: "unique", rps_floor: 0.60, rps_goal: 0.75, cpu_goal: 1.6 },
-    Target { subject: "layer, memory", workload: "replay", rps_floor: 0.85, rps_goal: 0.95, cpu_goal: 1.2 },
-];
+const fn target(
+    subject: &'static str,
+    workload: &'static str,
+    [rps_floor, rps_goal]: [f64; 2],
+    cpu_goal: Option<f64>,
+) -> Target {
+    Target { subject, workload, rps_floor, rps_goal, cpu_goal }
+}
 
 /// In a storm, from the first answer to the last of those that wait.
 pub(super) const WAKE_MS_MAX: f64 = 5.0;
 /// What ten thousand waiting duplicates may cost.
 pub(super) const WAITERS_BYTES_MAX: u64 = 200_000_000;
+/// How much more memory a gateway may hold after this many keys than before them.
+pub(super) const KEYS_PROMISED: u64 = 1_000_000;
+pub(super) const KEYS_BYTES_MAX: u64 = 16_000_000;
+/// How much more memory a gateway may hold while so much is uploaded through it without a key.
+pub(super) const UPLOAD_PROMISED: u64 = 1 << 30;
+pub(super) const UPLOAD_BYTES_MAX: u64 = 16_000_000;
 
-pub(super) fn named(name: &str) -> &'static Subject {
-    SUBJECTS.iter().find(|subject| subject.name == name).expect("every named subject is in the list")
+impl Series {
+    pub(super) fn named(&self, name: &str) -> &'static Subject {
+        let subject = self.subjects.iter().find(|subject| subject.name == name);
+        subject.expect("every named subject is in its series")
+    }
+
+    pub(super) fn target(&self, subject: &str, workload: &str) -> Option<&'static Target> {
+        self.targets.iter().find(|target| target.subject == subject && target.workload == workload)
+    }
 }
 
-pub(super) fn target(subject: &str, workload: &str) -> Option<&'static Target> {
-    TARGETS.iter().find(|target| target.subject == subject && target.workload == workload)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_is_of_something_that_is_measured() {
+        for series in [&LAYER, &GATEWAY] {
+            assert_eq!(series.named(series.baseline).name, series.subjects[0].name);
+            for target in series.targets {
+                assert!(series.named(target.subject).is_ours, "{target:?}");
+                assert!(series.workloads.contains(&target.workload), "{target:?}");
+            }
+        }
+    }
 }

@@ -1,19 +1,26 @@
 //! What the bench needs besides itself: wrk, the built servers, and enough open files.
 
+use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use super::folder;
+use super::subjects::Program;
+use crate::install::{answers, by_apt};
+use crate::process::{End, bound};
 use crate::repository;
 
 /// Open files we ask for where nothing limits them.
 const FILES_ENOUGH: u64 = 100_000;
 
 pub(super) struct Tools {
+    /// Where the product is built.
+    product: PathBuf,
+    /// Where the bench is built, beside it: profiles and features differ.
     target: PathBuf,
     /// How many files a process may open, once it has raised its own limit.
     pub(super) files_max: u64,
@@ -23,34 +30,36 @@ pub(super) struct Tools {
 
 impl Tools {
     pub(super) fn prepare() -> Result<Self> {
-        install_wrk()?;
+        // wrk answers with its version and an exit code of 1.
+        by_apt("wrk", &["wrk"], || Command::new("wrk").arg("-v").stdout(Stdio::null()).status().is_ok())?;
         let metadata = repository::metadata()?;
         let target =
             metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
         let hard_limit = said(Command::new("sh").args(["-c", "ulimit -Hn"]))?;
         let ticks = said(Command::new("getconf").arg("CLK_TCK"))?;
-        // Beside the product's own build, whose profiles and features differ.
-        let target = PathBuf::from(target).join("bench");
+        let product = PathBuf::from(target);
+        let target = product.join("bench");
         folder::remove_stale(&target.join("stores"))?;
         Ok(Self {
+            product,
             target,
             files_max: hard_limit.parse().unwrap_or(FILES_ENOUGH).min(FILES_ENOUGH),
             ticks_per_second: ticks.parse().context("getconf CLK_TCK gave no number")?,
         })
     }
 
+    /// Builds or installs what a subject needs.
+    pub(super) fn provide(&self, program: Program) -> Result<()> {
+        match program {
+            Program::Handler { package, .. } | Program::Proxy { package } => self.build(package),
+            Program::Nginx => by_apt("nginx", &["nginx"], || answers("nginx", &["-v"])),
+            Program::Gateway { .. } => build_in(&repository::root(), "onlyonce-server", &self.product),
+        }
+    }
+
     /// Builds one package of the bench, for release.
     pub(super) fn build(&self, package: &str) -> Result<()> {
-        eprintln!("building {package}");
-        let status = Command::new(repository::cargo())
-            .args(["build", "--release", "--quiet", "--package", package, "--target-dir"])
-            .arg(&self.target)
-            .current_dir(repository::root().join("bench"))
-            .status()?;
-        if !status.success() {
-            bail!("{package} does not build; see above");
-        }
-        Ok(())
+        build_in(&repository::root().join("bench"), package, &self.target)
     }
 
     /// Where servers may keep files: on the disk that the project is built on, which a temporary folder may not be.
@@ -58,28 +67,39 @@ impl Tools {
         self.target.join("stores")
     }
 
-    /// A command for a binary of the bench that may open as many files as the machine lets it.
-    pub(super) fn command(&self, package: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &self.files_max.to_string()]);
-        command.arg(self.target.join("release").join(package));
+    /// Where the servers that we did not write for the bench say what goes wrong; the last one's words stay.
+    pub(super) fn log(&self, name: &str) -> Result<File> {
+        let path = self.target.join(format!("{name}.log"));
+        File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// A binary of the bench.
+    pub(super) fn binary(&self, package: &str) -> PathBuf {
+        self.target.join("release").join(package)
+    }
+
+    /// The product's own program.
+    pub(super) fn product(&self) -> PathBuf {
+        self.product.join("release/onlyonce")
+    }
+
+    /// A command for a program that may open as many files as the machine lets it.
+    pub(super) fn command(&self, program: &Path, end: End) -> Command {
+        let mut command = bound(Path::new("sh"), end);
+        command.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &self.files_max.to_string()]).arg(program);
         command
     }
 }
 
-fn install_wrk() -> Result<()> {
-    let has_wrk =
-        || Command::new("wrk").arg("-v").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    if has_wrk() {
-        return Ok(());
-    }
-    eprintln!("wrk is missing; running: apt-get install --yes wrk");
-    let installed = Command::new("apt-get").args(["install", "--yes", "wrk"]).stdout(Stdio::null()).status();
-    if !has_wrk() {
-        let why = installed.map_or_else(|error| error.to_string(), |status| status.to_string());
-        bail!(
-            "wrk could not be installed (apt-get: {why}); install it by hand, e.g. `sudo apt-get install wrk`"
-        );
+fn build_in(workspace: &Path, package: &str, target: &Path) -> Result<()> {
+    eprintln!("building {package}");
+    let status = Command::new(repository::cargo())
+        .args(["build", "--release", "--quiet", "--package", package, "--target-dir"])
+        .arg(target)
+        .current_dir(workspace)
+        .status()?;
+    if !status.success() {
+        bail!("{package} does not build; see above");
     }
     Ok(())
 }

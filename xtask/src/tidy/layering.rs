@@ -8,13 +8,14 @@ use crate::repository::File;
 /// The rules are pure: nothing here reads a clock, draws a random number, serialises, awaits or does I/O.
 const CORE: &[&str] = &["bytes", "hmac", "http", "sfv", "sha2"];
 
-/// The seam knows engines and nothing of HTTP services.
+/// The seam knows engines and nothing of HTTP services. `rustix` is for tests that let the process die.
 const STORE: &[&str] = &[
     "async-trait",
     "bytes",
     "http",
     "onlyonce-core",
     "rusqlite",
+    "rustix",
     "rustls",
     "rustls-native-certs",
     "sha2",

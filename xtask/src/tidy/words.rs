@@ -46,7 +46,7 @@ const RIVALS: [Rival; 18] = [
     identifier(&["namespace"], "scope", &[]),
     identifier(&["checksum"], "fingerprint", &["migration"]),
     rival(&["etag"], "revision", &["ETag", "ETAG", "\"etag\"", "header", "if-match", "If-Match"]),
-    rival(&["ttl"], "retention", &["DNS", "DynamoDB", "dynamodb", "TTL-"]),
+    rival(&["ttl"], "retention", &["DNS", "DynamoDB", "dynamodb", "TTL-", "config/names.rs"]),
     rival(&["janitor"], "sweeper or reaper", &[]),
     rival(&["gc"], "reaper", &[]),
     rival(&["garbage"], "reaper, or malformed", &["andom garbage"]),

@@ -163,7 +163,7 @@ impl Settings {
     /// What the fingerprint of `subject` may be under these settings.
     pub fn candidates<'a>(&'a self, subject: Subject<'a>) -> Candidates<'a> {
         let head = head(self, &subject);
-        let headed = Digester::new(self.secrets.first()).chain(&head);
+        let headed = headed(self.secrets.first(), &head);
         Candidates { settings: self, subject, head, headed, raw: OnceLock::new(), canonical: OnceLock::new() }
     }
 }
@@ -202,7 +202,7 @@ impl Candidates<'_> {
     /// Whether a secret other than the first made `digest`.
     fn verified_by_others(&self, tag: Tag, body: &[u8], digest: &[u8; 32]) -> bool {
         let mut others = self.settings.secrets.iter().skip(1);
-        others.any(|secret| signed(&Digester::new(Some(secret)).chain(&self.head), tag, body) == *digest)
+        others.any(|secret| signed(&headed(Some(secret), &self.head), tag, body) == *digest)
     }
 
     fn raw(&self) -> [u8; 32] {
@@ -239,11 +239,21 @@ fn canonical(settings: &Settings, subject: &Subject<'_>) -> Option<Body> {
     Some(Body { tag, bytes })
 }
 
+/// A digest that has come past the head.
+fn headed(secret: Option<&Secret>, head: &[u8]) -> Digester {
+    let mut digester = Digester::new(secret);
+    digester.update(head);
+    digester
+}
+
 /// The digest of a head and a body.
 fn signed(headed: &Digester, tag: Tag, body: &[u8]) -> [u8; 32] {
     let mut prefix = [tag as u8; 9];
     prefix[1..].copy_from_slice(&length(body));
-    headed.clone().chain(&prefix).chain(body).finish()
+    let mut digester = headed.clone();
+    digester.update(&prefix);
+    digester.update(body);
+    digester.finish()
 }
 
 /// All that is digested before the body, in one buffer: a digest is fastest when it is fed in few pieces.

@@ -65,10 +65,10 @@ impl Digester {
         secret.map_or_else(|| Self::Plain(Sha256::new()), |secret| Self::Keyed(secret.keyed.clone()))
     }
 
-    pub(super) fn chain(self, bytes: &[u8]) -> Self {
+    pub(super) fn update(&mut self, bytes: &[u8]) {
         match self {
-            Self::Plain(digest) => Self::Plain(digest.chain_update(bytes)),
-            Self::Keyed(digest) => Self::Keyed(digest.chain_update(bytes)),
+            Self::Plain(digest) => digest.update(bytes),
+            Self::Keyed(digest) => digest.update(bytes),
         }
     }
 
@@ -103,8 +103,10 @@ mod tests {
     #[test]
     fn a_keyed_digest_is_hmac_sha_256() {
         let secret = Secret::new(b"Jefe").unwrap();
-        let digest = Digester::new(Some(&secret)).chain(b"what do ya want ").chain(b"for nothing?").finish();
-        let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut digester = Digester::new(Some(&secret));
+        digester.update(b"what do ya want ");
+        digester.update(b"for nothing?");
+        let hex: String = digester.finish().iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     }
 }

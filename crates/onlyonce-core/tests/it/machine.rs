@@ -471,8 +471,8 @@ fn at(seconds_from_now: i64) -> Timestamp {
     Timestamp::from_micros((NOW + seconds_from_now) * 1_000_000)
 }
 
-fn answer(status: u16) -> Response {
-    Response { status, headers: Vec::new(), body: Bytes::new() }
+fn answer(status: u16) -> Arc<Response> {
+    Arc::new(Response { status, headers: Vec::new(), body: Bytes::new() })
 }
 
 fn print(byte: u8) -> Fingerprint {
@@ -531,7 +531,7 @@ const STATES: [&str; 19] = [
 ];
 
 fn state(name: &str, effects: Effects) -> Option<Record> {
-    let completed = |response: Option<Response>, expires_at: i64| {
+    let completed = |response: Option<Arc<Response>>, expires_at: i64| {
         record(effects, 60, State::Completed { response, by: Source::Attempt, expires_at: at(expires_at) })
     };
     let retryable = |expires_at: i64| {
@@ -638,7 +638,7 @@ fn happen(event: &str, state_name: &str, effects: Effects) -> String {
 
 fn happen_to(event: &str, seen: &Seen, token: Token) -> String {
     let phase: Arc<str> = "charge".into();
-    let written = |draft: Option<Draft>| draft.map_or_else(|| "nothing".into(), |draft| words(&draft));
+    let written = |draft: Option<Box<Draft>>| draft.map_or_else(|| "nothing".into(), |draft| words(&draft));
     match event {
         "sweep" => written(machine::sweep(seen)),
         "claim" => written(machine::claim(seen, FRESH)),

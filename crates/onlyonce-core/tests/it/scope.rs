@@ -146,7 +146,7 @@ fn only_a_route_does_not_name_the_caller() {
 #[test]
 fn a_malformed_source_is_refused_with_its_text_and_the_remedy() {
     for (text, remedy) in [
-        ("", "use header:NAME, trusted:NAME, jwt:CLAIM or route"),
+        ("", "use header:NAME, trusted:NAME, jwt:CLAIM, certificate or route"),
         ("authorization", "use header:NAME"),
         ("cookie:session", "use header:NAME"),
         ("Header:authorization", "use header:NAME"),

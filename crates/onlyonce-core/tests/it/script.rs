@@ -91,7 +91,7 @@ impl Stage {
     }
 
     /// Compare and swap; a story is told one line at a time, so it never loses.
-    fn swap(&mut self, draft: Draft) -> String {
+    fn swap(&mut self, draft: Box<Draft>) -> String {
         let revision = self.row.as_ref().map_or(0, |(_, revision)| revision.0) + 1;
         let record = draft.stamp(self.now);
         let words = words(&record);
@@ -99,7 +99,7 @@ impl Stage {
         words
     }
 
-    fn swap_or(&mut self, draft: Option<Draft>, otherwise: &str) -> String {
+    fn swap_or(&mut self, draft: Option<Box<Draft>>, otherwise: &str) -> String {
         draft.map_or_else(|| otherwise.into(), |draft| self.swap(draft))
     }
 
@@ -217,8 +217,8 @@ impl Stage {
     }
 }
 
-fn answer(status: u16) -> Response {
-    Response { status, headers: Vec::new(), body: Bytes::new() }
+fn answer(status: u16) -> Arc<Response> {
+    Arc::new(Response { status, headers: Vec::new(), body: Bytes::new() })
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the machine gives no other refusals")]

@@ -107,13 +107,13 @@ impl Row {
         record.created_at = moment(self.created_at);
         record.began_at = moment(self.began_at);
         record.evidence =
-            self.evidence.map(|heard| Evidence { verdict: heard.verdict(), by: Source::Webhook });
+            self.evidence.map(|heard| Box::new(Evidence { verdict: heard.verdict(), by: Source::Webhook }));
         record.state = self.state.state();
         Seen { record: Arc::new(record), revision: Revision(0), now: moment(now) }
     }
 
     /// What stands there once the store has written `draft`. The notes are the caller's.
-    pub(crate) fn written(draft: Draft, use_of_key: u8, owner: u8) -> Self {
+    pub(crate) fn written(draft: Box<Draft>, use_of_key: u8, owner: u8) -> Self {
         let record = draft.stamp(moment(0));
         Self {
             use_of_key,
@@ -223,8 +223,8 @@ impl Heard {
 /// What the service answers when it has done the work.
 pub(crate) const DONE: u16 = 201;
 
-pub(crate) fn answer(status: u16) -> Response {
-    Response { status, headers: Vec::new(), body: Bytes::new() }
+pub(crate) fn answer(status: u16) -> Arc<Response> {
+    Arc::new(Response { status, headers: Vec::new(), body: Bytes::new() })
 }
 
 pub(crate) fn token(number: u8) -> Token {

@@ -102,13 +102,13 @@ impl Rules {
         machine::decide(seen.as_ref(), &request)
     }
 
-    pub(crate) fn claim(&self, row: &Row, number: u8) -> Option<Draft> {
+    pub(crate) fn claim(&self, row: &Row, number: u8) -> Option<Box<Draft>> {
         let mut row = row.clone();
         row.relies_on_memory &= !self.has(Fault::ClaimTrustsMemory);
         machine::claim(&self.seen(&row, 0), token(number))
     }
 
-    pub(crate) fn renew(&self, row: Option<&Row>, number: u8) -> Option<Draft> {
+    pub(crate) fn renew(&self, row: Option<&Row>, number: u8) -> Option<Box<Draft>> {
         match machine::renew(row.map(|row| self.seen(row, 0)).as_ref(), token(number)) {
             Renewal::Write(draft) => Some(draft),
             Renewal::Lost => None,
@@ -129,7 +129,7 @@ impl Rules {
         machine::finish(Some(&self.seen(row, 0)), token(number), &said.outcome())
     }
 
-    pub(crate) fn sweep(&self, row: &Row) -> Option<Draft> {
+    pub(crate) fn sweep(&self, row: &Row) -> Option<Box<Draft>> {
         let heard_nothing = row.evidence == Some(Heard::DidNotHappen);
         if self.has(Fault::OldEvidenceBelieved) && heard_nothing && !row.has_live_lease(self.spans) {
             return self.verdict(row, 0, Heard::DidNotHappen.verdict(), Source::Webhook);
@@ -140,7 +140,7 @@ impl Rules {
     }
 
     /// What a verdict by `by` writes, judged on the row as it stood at `now`.
-    pub(crate) fn verdict(&self, row: &Row, now: Ticks, verdict: Verdict, by: Source) -> Option<Draft> {
+    pub(crate) fn verdict(&self, row: &Row, now: Ticks, verdict: Verdict, by: Source) -> Option<Box<Draft>> {
         let verdict = match verdict {
             Verdict::DidNotHappen { .. } if self.has(Fault::NotFoundBelievedAtOnce) => {
                 Verdict::DidNotHappen { never_will: true }

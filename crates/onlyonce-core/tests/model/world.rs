@@ -387,7 +387,7 @@ impl Universe {
         u8::try_from(number + 1).expect("tokens are few")
     }
 
-    fn begin(&self, world: &mut World, draft: Draft, number: u8, looked_at: Ticks) -> Option<()> {
+    fn begin(&self, world: &mut World, draft: Box<Draft>, number: u8, looked_at: Ticks) -> Option<()> {
         if world.attempts.len() == TOKENS_MAX {
             return None;
         }
@@ -533,7 +533,7 @@ impl Universe {
     }
 
     /// The store applies a swap.
-    fn write(&self, world: &mut World, writer: Writer, draft: Draft) {
+    fn write(&self, world: &mut World, writer: Writer, draft: Box<Draft>) {
         let was = world.row.take();
         let mut row = Row::written(draft, 0, 0);
         let is_new = promises::is_new_use(was.as_ref(), &row, writer);

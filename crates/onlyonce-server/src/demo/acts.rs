@@ -1,4 +1,4 @@
-//! What goes wrong between a client and a payments service, one act each.
+//! What goes wrong between clients, the gateway and a payments service, one act each.
 //!
 //! Nothing here waits for luck: where the order of things matters, the bank or the server says when.
 
@@ -12,7 +12,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use super::bank::{Card, Payment};
-use super::client::{Answer, Client, Order};
+use super::client::{Answer, Order};
 use super::report::Act;
 use super::stage::Stage;
 
@@ -25,23 +25,25 @@ type Played<'a> = Pin<Box<dyn Future<Output = Result<Act>> + 'a>>;
 pub(crate) type Play = fn(&mut Stage) -> Played<'_>;
 
 /// In the order in which they are played.
-pub(crate) const ALL: [Play; 8] = [
+pub(crate) const ALL: [Play; 9] = [
     |stage| Box::pin(retry(stage)),
     |stage| Box::pin(storm(stage)),
     |stage| Box::pin(waiting_storm(stage)),
     |stage| Box::pin(reused_key(stage)),
     |stage| Box::pin(other_caller(stage)),
     |stage| Box::pin(hang_up(stage)),
-    |stage| Box::pin(panic(stage)),
     |stage| Box::pin(bank_closed(stage)),
+    |stage| Box::pin(service_away(stage)),
+    |stage| Box::pin(service_dies(stage)),
 ];
-/// The last one, on a store that remembers.
-pub(crate) const RESTART: Play = |stage| Box::pin(restart(stage));
+/// The last ones, on a store that remembers.
+pub(crate) const KILLED: [Play; 2] =
+    [|stage| Box::pin(killed_afterwards(stage)), |stage| Box::pin(killed_in_the_middle(stage))];
 
 async fn retry(stage: &Stage) -> Result<Act> {
     let mut act = Act::new("retry", "A client does not see the answer and sends its payment again");
     let order = order("retry-1", Card::Plain);
-    let mut client = Client::connect(stage.address).await?;
+    let mut client = stage.client().await?;
     let first = client.pay(&order).await?;
     let again = client.pay(&order).await?;
     act.promise("the payment is made: 201", first.status == 201);
@@ -69,7 +71,7 @@ async fn storm(stage: &Stage) -> Result<Act> {
     });
     let told = refused.iter().all(|answer| answer.header("retry-after").is_some());
     act.promise("each of them was told when to come back: Retry-After", told);
-    let late = Client::connect(stage.address).await?.pay(&order).await?;
+    let late = stage.client().await?.pay(&order).await?;
     act.promise("who comes back gets the answer of the one that ran", late.status == 201 && late.is_replay());
     Ok(stage.counted(act, &order, STORM + 1, 1))
 }
@@ -95,7 +97,7 @@ async fn reused_key(stage: &Stage) -> Result<Act> {
     let first = order("reused-1", Card::Plain);
     let mut other = first.clone();
     other.payment.amount += 7_800;
-    let mut client = Client::connect(stage.address).await?;
+    let mut client = stage.client().await?;
     let paid = client.pay(&first).await?;
     let reused = client.pay(&other).await?;
     let unchanged = client.pay(&first).await?;
@@ -110,7 +112,7 @@ async fn other_caller(stage: &Stage) -> Result<Act> {
     let mut act = Act::new("other_caller", "Two callers happen to choose the same key");
     let ann = order("shared-1", Card::Plain);
     let bob = Order { caller: "bob", ..ann.clone() };
-    let mut client = Client::connect(stage.address).await?;
+    let mut client = stage.client().await?;
     let (paid_by_ann, paid_by_bob) = (client.pay(&ann).await?, client.pay(&bob).await?);
     act.promise("each makes a payment of its own", {
         paid_by_bob.status == 201 && !paid_by_bob.is_replay() && paid_by_ann.body != paid_by_bob.body
@@ -123,19 +125,19 @@ async fn other_caller(stage: &Stage) -> Result<Act> {
 async fn hang_up(stage: &Stage) -> Result<Act> {
     let mut act = Act::new("hang_up", "A client hangs up while the bank is at work");
     let order = order("hang-up-1", Card::Held);
-    let client = Client::connect(stage.address).await?;
+    let client = stage.client().await?;
     client.pay_and_hang_up(&order, stage.bank.arrived.notified()).await?;
-    stage.hang_ups.notified().await;
     act.promise(
         "the client is gone before anything is charged",
         stage.bank.charged(&order.payment.order) == 0,
     );
-    let mut client = Client::connect(stage.address).await?;
+    let mut client = stage.client().await?;
     let meanwhile = client.pay(&order).await?;
     act.promise("a retry meanwhile is told that the first still runs: 409", {
         is_refused(&meanwhile, 409, "idempotency_key_in_progress")
     });
     stage.bank.go_on.notify_one();
+    stage.bank.charged_one.notified().await;
     let retried = client.pay(&Order { wait: Some(10), ..order.clone() }).await?;
     act.promise(
         "the work went on; a retry that waits gets its answer",
@@ -144,15 +146,53 @@ async fn hang_up(stage: &Stage) -> Result<Act> {
     Ok(stage.counted(act, &order, 3, 1))
 }
 
-async fn panic(stage: &Stage) -> Result<Act> {
-    let mut act = Act::new("panic", "The handler panics after the card was charged");
-    let order = order("panic-1", Card::Crashing);
-    let mut client = Client::connect(stage.address).await?;
+async fn bank_closed(stage: &Stage) -> Result<Act> {
+    let mut act =
+        Act::new("bank_closed", "The bank is closed at first: the service says 503, nothing was charged");
+    let order = order("closed-1", Card::Closed);
+    let mut client = stage.client().await?;
+    let closed = client.pay(&order).await?;
+    act.promise("the 503 reaches the client, and is not kept: Idempotency-Stored: false", {
+        closed.status == 503 && closed.header("idempotency-stored") == Some("false")
+    });
+    act.promise("nothing was charged", stage.bank.charged(&order.payment.order) == 0);
+    let retried = client.pay(&order).await?;
+    act.promise("the same key runs again, and pays", retried.status == 201 && !retried.is_replay());
+    let again = client.pay(&order).await?;
+    act.promise("from then on it is a replay", same(&retried, &again) && again.is_replay());
+    Ok(stage.counted(act, &order, 3, 1))
+}
+
+async fn service_away(stage: &mut Stage) -> Result<Act> {
+    let mut act = Act::new("service_away", "The service is down: its port is closed");
+    let order = order("away-1", Card::Plain);
+    stage.service.kill().await;
+    let mut client = stage.client().await?;
+    let away = client.pay(&order).await?;
+    act.promise("nothing was sent, and the client is told so: 502 upstream_unreachable", {
+        is_refused(&away, 502, "upstream_unreachable") && away.header("idempotency-stored") == Some("false")
+    });
+    act.promise("nothing was charged", stage.bank.charged(&order.payment.order) == 0);
+    stage.service.start_again().await?;
+    let retried = client.pay(&order).await?;
+    act.promise("the service is back: the same key runs, and pays", {
+        retried.status == 201 && !retried.is_replay()
+    });
+    Ok(stage.counted(act, &order, 2, 1))
+}
+
+async fn service_dies(stage: &mut Stage) -> Result<Act> {
+    let mut act =
+        Act::new("service_dies", "The service dies after it has charged the card, before it answers");
+    let order = order("dies-1", Card::Crashing);
+    let mut client = stage.client().await?;
     let lost = client.pay(&order).await?;
     act.promise("the client is told the truth, that nobody knows: 502 upstream_outcome_unknown", {
         is_refused(&lost, 502, "upstream_outcome_unknown")
             && lost.header("idempotency-stored") == Some("false")
     });
+    stage.service.kill().await;
+    stage.service.start_again().await?;
     let again = client.pay(&order).await?;
     act.promise("its retry is refused, not guessed at: 409 idempotency_outcome_unknown", {
         is_refused(&again, 409, "idempotency_outcome_unknown")
@@ -168,34 +208,20 @@ async fn panic(stage: &Stage) -> Result<Act> {
     Ok(stage.counted(act, &order, 2, 1))
 }
 
-async fn bank_closed(stage: &Stage) -> Result<Act> {
-    let mut act =
-        Act::new("bank_closed", "The bank is closed at first: the service says 503, nothing was charged");
-    let order = order("closed-1", Card::Closed);
-    let mut client = Client::connect(stage.address).await?;
-    let closed = client.pay(&order).await?;
-    act.promise("the 503 reaches the client, and is not kept: Idempotency-Stored: false", {
-        closed.status == 503 && closed.header("idempotency-stored") == Some("false")
-    });
-    act.promise("nothing was charged", stage.bank.charged(&order.payment.order) == 0);
-    let retried = client.pay(&order).await?;
-    act.promise("the same key runs again, and pays", retried.status == 201 && !retried.is_replay());
-    let again = client.pay(&order).await?;
-    act.promise("from then on it is a replay", same(&retried, &again) && again.is_replay());
-    Ok(stage.counted(act, &order, 3, 1))
-}
-
-async fn restart(stage: &mut Stage) -> Result<Act> {
-    let mut act = Act::new("restart", "The service is stopped, and started again on the same store");
-    let paid = order("restart-1", Card::Plain);
-    let first = Client::connect(stage.address).await?.pay(&paid).await?;
-    stage.restart().await?;
-    let mut client = Client::connect(stage.address).await?;
+async fn killed_afterwards(stage: &mut Stage) -> Result<Act> {
+    let mut act = Act::new(
+        "killed_afterwards",
+        "The gateway is killed with SIGKILL after a payment, and started again",
+    );
+    let paid = order("killed-1", Card::Plain);
+    let first = stage.client().await?.pay(&paid).await?;
+    stage.kill_gateway().await?;
+    let mut client = stage.client().await?;
     let again = client.pay(&paid).await?;
     act.promise("a retry after that gets the same answer, byte for byte", {
         first.status == 201 && same(&first, &again) && again.is_replay()
     });
-    let lost = order("panic-1", Card::Crashing);
+    let lost = order("dies-1", Card::Crashing);
     let unknown = client.pay(&lost).await?;
     act.promise("what nobody knew is still unknown, and did not run again: 409", {
         is_refused(&unknown, 409, "idempotency_outcome_unknown")
@@ -204,13 +230,32 @@ async fn restart(stage: &mut Stage) -> Result<Act> {
     Ok(stage.counted(act, &paid, 3, 1))
 }
 
+async fn killed_in_the_middle(stage: &mut Stage) -> Result<Act> {
+    let mut act =
+        Act::new("killed_in_the_middle", "The gateway is killed with SIGKILL while the bank is at work");
+    let order = order("killed-2", Card::Held);
+    let mut client = stage.client().await?;
+    let paying = order.clone();
+    let paid = tokio::spawn(async move { client.pay(&paying).await });
+    stage.bank.arrived.notified().await;
+    stage.kill_gateway().await?;
+    act.promise("the client loses its connection, and knows nothing", paid.await?.is_err());
+    stage.bank.go_on.notify_one();
+    stage.bank.charged_one.notified().await;
+    let retried = stage.client().await?.pay(&order).await?;
+    act.promise("the gateway that took over does not guess: 409 idempotency_outcome_unknown", {
+        is_refused(&retried, 409, "idempotency_outcome_unknown")
+    });
+    Ok(stage.counted(act, &order, 2, 1))
+}
+
 impl Stage {
     /// All clients are connected before the first one sends.
     async fn pay_at_once(&self, order: &Order) -> Result<Vec<Answer>> {
         let start = Arc::new(Barrier::new(STORM));
         let mut paying = JoinSet::new();
         for _ in 0..STORM {
-            let (mut client, order) = (Client::connect(self.address).await?, order.clone());
+            let (mut client, order) = (self.client().await?, order.clone());
             let start = start.clone();
             paying.spawn(async move {
                 start.wait().await;

@@ -1,4 +1,4 @@
-//! The bank behind the sample service. It lies outside the layer, so what its ledger counts is what really happened.
+//! The bank behind the sample service. It lies outside the gateway, so what its ledger counts is what really happened.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,12 +16,14 @@ pub(crate) struct Bank {
     pub(crate) arrived: Notify,
     /// Lets one call with a held card go on.
     pub(crate) go_on: Notify,
+    /// A held card has been charged.
+    pub(crate) charged_one: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Ledger {
     charges: Vec<Charge>,
-    /// The calls that found the bank closed once.
+    /// The orders that found the bank closed once.
     turned_away: HashSet<String>,
 }
 
@@ -50,7 +52,7 @@ pub(crate) enum Card {
     Slow,
     /// The bank waits until it is told to go on.
     Held,
-    /// Charged, and then the service's handler panics.
+    /// Charged, and then the service dies.
     Crashing,
     /// The bank is closed at the first call.
     Closed,
@@ -80,10 +82,16 @@ impl Card {
 
 impl Bank {
     pub(crate) fn new(slow: Duration) -> Self {
-        Self { slow, ledger: Mutex::default(), arrived: Notify::new(), go_on: Notify::new() }
+        Self {
+            slow,
+            ledger: Mutex::default(),
+            arrived: Notify::new(),
+            go_on: Notify::new(),
+            charged_one: Notify::new(),
+        }
     }
 
-    pub(crate) async fn charge(&self, payment: Payment, call: &str) -> Result<Charge, Closed> {
+    pub(crate) async fn charge(&self, payment: Payment) -> Result<Charge, Closed> {
         match payment.card {
             Card::Plain | Card::Crashing => {}
             Card::Slow => sleep(self.slow).await,
@@ -91,9 +99,14 @@ impl Bank {
                 self.arrived.notify_one();
                 self.go_on.notified().await;
             }
-            Card::Closed => self.open(call)?,
+            Card::Closed => self.open(&payment.order)?,
         }
-        Ok(self.write(payment))
+        let is_held = payment.card == Card::Held;
+        let charge = self.write(payment);
+        if is_held {
+            self.charged_one.notify_one();
+        }
+        Ok(charge)
     }
 
     /// How often an order was charged.
@@ -105,8 +118,8 @@ impl Bank {
         self.ledger().charges.clone()
     }
 
-    fn open(&self, call: &str) -> Result<(), Closed> {
-        if self.ledger().turned_away.insert(call.to_owned()) { Err(Closed) } else { Ok(()) }
+    fn open(&self, order: &str) -> Result<(), Closed> {
+        if self.ledger().turned_away.insert(order.to_owned()) { Err(Closed) } else { Ok(()) }
     }
 
     fn write(&self, payment: Payment) -> Charge {

@@ -1,40 +1,41 @@
-//! `onlyonce demo`: a payments service, clients that retry, and a ledger outside the layer that counts real charges.
+//! `onlyonce demo`: a payments service behind the gateway, clients that retry, and a ledger that counts real charges.
 
 mod acts;
 mod bank;
 mod client;
+mod gateway;
 mod place;
 mod report;
 mod service;
 mod stage;
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use crate::Ended;
-use crate::{cli, store};
+use crate::admin::Figures;
+use crate::config::{self, Sources};
+use crate::node::Node;
+use crate::{Ended, cli};
 use bank::Bank;
 use place::Place;
 use report::Report;
-use service::Sample;
+use service::Service;
 use stage::Stage;
 
 /// What the slow card takes in the story, and by hand: long enough to type a second command.
 const SLOW: Duration = Duration::from_millis(50);
 const SLOW_BY_HAND: Duration = Duration::from_secs(10);
 /// What an act that takes milliseconds may take at most.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(arguments: &cli::Demo) -> Result<Ended> {
     let place = Place::new(arguments.store.as_deref())?;
-    if !arguments.is_tour() {
-        return serve(arguments.listen, &place).await;
+    if !arguments.tour {
+        return serve(arguments, &place).await;
     }
     // Ctrl-C ends the story here, so that its folder is removed.
     tokio::select! {
@@ -43,14 +44,14 @@ pub(crate) async fn run(arguments: &cli::Demo) -> Result<Ended> {
     }
 }
 
-/// Plays the story on a free port.
+/// Plays the story on free ports.
 async fn play(place: &Place, as_json: bool) -> Result<Ended> {
     let mut stage = Stage::set(Arc::new(Bank::new(SLOW)), place.url.clone()).await?;
     let mut report = Report::new(as_json);
     report.begin(place)?;
     let mut all_held = true;
-    let restart = place.url.is_durable().then_some(acts::RESTART);
-    for play in acts::ALL.into_iter().chain(restart) {
+    let killed = acts::KILLED.into_iter().filter(|_| place.url.is_durable());
+    for play in acts::ALL.into_iter().chain(killed) {
         let act = timeout(PATIENCE, play(&mut stage))
             .await
             .context("an act of the story did not end in time")??;
@@ -62,29 +63,30 @@ async fn play(place: &Place, as_json: bool) -> Result<Ended> {
     Ok(if all_held { Ended::Yes } else { Ended::No })
 }
 
-/// Keeps the sample service listening until Ctrl-C.
-async fn serve(listen: SocketAddr, place: &Place) -> Result<Ended> {
-    let listener = bind(listen).await?;
-    let store = place.url.open().await?;
-    let sample = Sample::new(Arc::new(Bank::new(SLOW_BY_HAND)), store.clone(), "demo");
-    writeln!(io::stdout(), "{}", curl_lines(listener.local_addr()?, place))?;
-    let serving = async {
-        axum::serve(listener, sample.app()).with_graceful_shutdown(interrupted()).await?;
-        writeln!(io::stdout(), "stopping: waits for what is under way; Ctrl-C again does not wait")?;
-        sample.onlyonce.engine().idle().await;
-        drop(sample);
-        store::close(store).await?;
-        writeln!(io::stdout(), "stopped: nothing was under way any more")?;
-        anyhow::Ok(Ended::Yes)
-    };
-    let impatience = async {
-        interrupted().await;
-        interrupted().await;
-    };
+/// Keeps the gateway and the sample service listening, in this one process, until Ctrl-C.
+async fn serve(arguments: &cli::Demo, place: &Place) -> Result<Ended> {
+    let service = Service::start(Arc::new(Bank::new(SLOW_BY_HAND)), arguments.service).await?;
+    let flags = [
+        ("--upstream", "upstream", format!("http://{}", service.address)),
+        ("--listen", "listen", arguments.listen.to_string()),
+        ("--admin", "admin", arguments.admin.to_string()),
+        ("--store", "store", place.url.to_string()),
+    ];
+    let sets = ["service=demo", "policy.required=true"].map(str::to_owned);
+    let sources = Sources { file: None, environment: Vec::new(), sets: sets.into(), flags: flags.into() };
+    let node = Node::start(config::load(&sources)?.config, Figures::install()?).await?;
+    let mut out = io::stdout();
+    writeln!(out, "{}\n{}", node.ready(), what_to_try(&node, &service, place))?;
+    out.flush()?;
+    interrupted().await;
+    writeln!(out, "stopping: waits for what is under way; Ctrl-C again does not wait")?;
     tokio::select! {
-        ended = serving => ended,
-        () = impatience => {
-            writeln!(io::stdout(), "stopped: what was under way is lost")?;
+        () = node.stop() => {
+            writeln!(out, "stopped: nothing was under way any more")?;
+            Ok(Ended::Yes)
+        }
+        () = interrupted() => {
+            writeln!(out, "stopped: what was under way is lost")?;
             Ok(Ended::No)
         }
     }
@@ -97,40 +99,33 @@ async fn interrupted() {
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener> {
-    match TcpListener::bind(address).await {
-        Ok(listener) => Ok(listener),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => bail!(
-            "address \"{address}\" is taken by another process; stop that one, or choose another with --listen \
-             127.0.0.1:0"
-        ),
-        Err(error) => Err(error).with_context(|| format!("cannot listen on \"{address}\"")),
-    }
-}
-
-fn curl_lines(address: SocketAddr, place: &Place) -> String {
+fn what_to_try(node: &Node, service: &Service, place: &Place) -> String {
+    let (gateway, admin, service) = (node.gateway.url(), node.admin, service.address);
     let records = place.told();
     format!(
-        r#"ready: sample service http://{address}, records in {records}
+        r#"
+A payments service listens on http://{service} and knows nothing of keys; the gateway is before it.
+Records are in {records}.
 
 Pay, then run the same line again: the answer comes from the record, the card is not charged.
-  curl -i http://{address}/payments -H 'Authorization: Bearer ann' -H 'Idempotency-Key: first-1' \
+  curl -i {gateway}/payments -H 'Authorization: Bearer ann' -H 'Idempotency-Key: first-1' \
     --json '{{"order":"A-1","card":"plain","amount":1200}}'
 
 The same key with another amount: 422. As another caller ("Bearer bob"): a payment of bob's own.
-  curl -i http://{address}/payments -H 'Authorization: Bearer ann' -H 'Idempotency-Key: first-1' \
+  curl -i {gateway}/payments -H 'Authorization: Bearer ann' -H 'Idempotency-Key: first-1' \
     --json '{{"order":"A-1","card":"plain","amount":9900}}'
 
 A bank that takes 10 s. Press Ctrl-C in the middle, run it again, and add -H 'Prefer: wait=10'.
-  curl -i http://{address}/payments -H 'Authorization: Bearer ann' -H 'Idempotency-Key: slow-1' \
+  curl -i {gateway}/payments -H 'Authorization: Bearer ann' -H 'Idempotency-Key: slow-1' \
     --json '{{"order":"A-2","card":"slow","amount":1200}}'
 
-Card "crashing": charged, then the handler panics. Card "closed": the bank turns it away once.
-What became of a key, and how often the card was really charged:
-  curl http://{address}/_onlyonce/keys/first-1 -H 'Authorization: Bearer ann'
-  curl http://{address}/ledger
+Card "crashing": charged, then the service dies. Card "closed": the bank turns it away once.
+What became of a key, how often the card was really charged, and what the gateway counted:
+  curl {gateway}/_onlyonce/keys/first-1 -H 'Authorization: Bearer ann'
+  curl http://{service}/ledger
+  curl http://{admin}/metrics
 
-Ctrl-C stops it. With --store sqlite:demo.db it remembers: stop it, start it again, and retry. The ledger is
-in memory and begins anew."#
+onlyonce demo --tour plays all of it, and kills the gateway too. Ctrl-C stops. With --store sqlite:demo.db it
+remembers: stop it, start it again, and retry. The ledger is in memory and begins anew."#
     )
 }

@@ -86,7 +86,8 @@ impl Report {
         if self.as_json {
             return Ok(());
         }
-        let title = self.style.strong("Onlyonce: a payments service, and clients that retry");
+        let title =
+            self.style.strong("Onlyonce: a payments service behind the gateway, and clients that retry");
         writeln!(
             io::stdout(),
             "{title}\nReal requests over real sockets; the ledger is the bank's own.\nRecords in {}.\n",
@@ -134,7 +135,7 @@ impl Report {
         if !place.url.is_durable() {
             writeln!(
                 io::stdout(),
-                "Not played: a restart, after which this store would remember nothing.\n"
+                "Not played: the death of the gateway, after which this store would remember nothing.\n"
             )?;
         }
         let sum = |each: fn(&Act) -> usize| self.acts.iter().map(each).sum::<usize>();

@@ -1,64 +1,116 @@
-//! The sample payments service: what a user would write, and the layer around it.
+//! The sample payments service: what a user would write, in any language. It knows nothing of keys.
+//!
+//! It can die: its port closes and every connection breaks, whatever was under way on it, as when a process is killed.
 
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, header};
-use axum::middleware::{self, Next};
+use anyhow::{Context, Result};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use onlyonce::store::Store;
-use onlyonce::worker::{Background, Workers};
-use onlyonce::{Attempt, Onlyonce, Policy};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::bank::{Bank, Card, Charge, Payment};
 
-/// The service and what the story wants to see of it.
+/// The service while it runs.
 #[derive(Debug)]
-pub(crate) struct Sample {
+pub(crate) struct Service {
+    pub(crate) address: SocketAddr,
     bank: Arc<Bank>,
-    pub(crate) onlyonce: Onlyonce,
-    /// The sweeper and the reaper.
-    _workers: Workers,
-    /// The server has noticed that a client hung up.
-    pub(crate) hang_ups: Arc<Notify>,
+    serving: JoinHandle<()>,
 }
 
-impl Sample {
-    pub(crate) fn new(bank: Arc<Bank>, store: Arc<dyn Store>, name: &str) -> Self {
-        let policy = Policy { required: vec![Method::POST], ..Policy::default() };
-        let onlyonce = Onlyonce::new(store)
-            .for_service(name)
-            .with_policy(policy)
-            .expect("the defaults with a required key are a valid policy");
-        let workers = Workers::start(onlyonce.engine(), &Background::default());
-        Self { bank, onlyonce, _workers: workers, hang_ups: Arc::default() }
+impl Service {
+    pub(crate) async fn start(bank: Arc<Bank>, address: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("the sample service cannot listen on \"{address}\""))?;
+        let address = listener.local_addr()?;
+        let serving = tokio::spawn(serve(listener, bank.clone()));
+        Ok(Self { address, bank, serving })
     }
 
-    pub(crate) fn app(&self) -> Router {
-        Router::new()
-            .route("/payments", post(pay))
-            .route("/ledger", get(ledger))
-            .layer(self.onlyonce.layer())
-            .layer(middleware::from_fn_with_state(self.hang_ups.clone(), notice_hang_ups))
-            .with_state(self.bank.clone())
+    pub(crate) fn any_port() -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, 0).into()
+    }
+
+    /// Dies, as if its process were killed.
+    pub(crate) async fn kill(&mut self) {
+        self.serving.abort();
+        // Aborted is what it should have been.
+        drop((&mut self.serving).await);
+    }
+
+    /// Starts again on the same port.
+    pub(crate) async fn start_again(&mut self) -> Result<()> {
+        *self = Self::start(self.bank.clone(), self.address).await?;
+        Ok(())
     }
 }
 
-async fn pay(State(bank): State<Arc<Bank>>, attempt: Attempt, Json(order): Json<Value>) -> Response {
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// Accepts until it is aborted; its connections go with it.
+async fn serve(listener: TcpListener, bank: Arc<Bank>) {
+    let dies = Arc::new(Notify::new());
+    let app = Router::new()
+        .route("/payments", post(pay))
+        .route("/ledger", get(ledger))
+        .with_state(Served { bank, dies: dies.clone() });
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((stream, _)) = accepted else { continue };
+                let service = TowerToHyperService::new(app.clone());
+                connections.spawn(async move {
+                    let connection = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service);
+                    // A connection that breaks is none of the others' business.
+                    drop::<Result<(), _>>(connection.await);
+                });
+            }
+            // In the process of the demo it dies only so far that nobody gets an answer from it.
+            () = dies.notified() => connections.abort_all(),
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Served {
+    bank: Arc<Bank>,
+    /// Breaks every connection.
+    dies: Arc<Notify>,
+}
+
+async fn pay(State(served): State<Served>, Json(order): Json<Value>) -> Response {
     let Some(payment) = payment(&order) else {
         return (StatusCode::BAD_REQUEST, "send order, card and amount\n").into_response();
     };
     let is_crashing = payment.card == Card::Crashing;
-    let Ok(charge) = bank.charge(payment, &attempt.downstream_key("charge")).await else {
+    // The bank has been called: it charges, whether or not its caller still listens.
+    let bank = served.bank.clone();
+    let charging = tokio::spawn(async move { bank.charge(payment).await });
+    let Ok(Ok(charge)) = charging.await else {
         return (StatusCode::SERVICE_UNAVAILABLE, "the bank is closed\n").into_response();
     };
     if is_crashing {
-        // A panic all the same; this way no backtrace is printed into the middle of the story.
-        std::panic::resume_unwind(Box::new("the handler panicked after it had charged"));
+        served.dies.notify_one();
+        return std::future::pending::<Response>().await;
     }
     created(&charge)
 }
@@ -79,35 +131,11 @@ fn created(charge: &Charge) -> Response {
     (StatusCode::CREATED, [(header::LOCATION, location)], Json(body)).into_response()
 }
 
-async fn ledger(State(bank): State<Arc<Bank>>) -> Json<Value> {
-    let charges = bank.charges();
+async fn ledger(State(served): State<Served>) -> Result<Json<Value>, Infallible> {
+    let charges = served.bank.charges();
     let charges = charges.iter().map(|charge| {
         let Payment { order, card, amount } = &charge.payment;
         json!({ "payment": charge.number, "order": order, "card": card.name(), "amount": amount })
     });
-    Json(charges.collect())
-}
-
-/// Around the layer: a request whose answer nobody waits for any more is dropped here.
-async fn notice_hang_ups(State(hang_ups): State<Arc<Notify>>, request: Request, next: Next) -> Response {
-    let unanswered = Unanswered(Some(hang_ups));
-    let response = next.run(request).await;
-    unanswered.answered();
-    response
-}
-
-struct Unanswered(Option<Arc<Notify>>);
-
-impl Unanswered {
-    fn answered(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Unanswered {
-    fn drop(&mut self) {
-        if let Some(hang_ups) = &self.0 {
-            hang_ups.notify_one();
-        }
-    }
+    Ok(Json(charges.collect()))
 }

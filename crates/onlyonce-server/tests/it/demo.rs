@@ -12,14 +12,14 @@ use crate::program::{Folder, onlyonce, run, text};
 /// R02, R03, R07, P01, P02, F06, S02, S06, U03, C03
 #[test]
 fn every_promise_of_the_story_holds() {
-    let output = run(&["demo"]);
+    let output = run(&["demo", "--tour"]);
     let story = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{story}");
     assert!(story.contains("2 requests, card charged 1 time\n"), "{story}");
     assert!(story.contains("64 requests, card charged 1 time\n"), "{story}");
     assert!(story.contains("2 requests, card charged 2 times\n"), "{story}");
     assert!(story.contains(" ms after the charge\n"), "{story}");
-    assert!(story.contains("it moved 10 times. Every promise held."), "{story}");
+    assert!(story.contains("it moved 12 times. Every promise held."), "{story}");
     assert!(!story.contains('\u{1b}'), "colours are for terminals: {story}");
     assert_eq!(text(&output.stderr), "");
     let (_, place) = story.split_once("Records in sqlite:").expect("it says where its records are");
@@ -33,7 +33,7 @@ fn every_promise_of_the_story_holds() {
 fn the_story_can_be_played_again_on_a_store_that_remembers() {
     let folder = Folder::new();
     for _ in 0..2 {
-        let output = folder.run(&["demo", "--store", "sqlite:onlyonce.db"]);
+        let output = folder.run(&["demo", "--tour", "--store", "sqlite:onlyonce.db"]);
         let story = text(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{story}");
         assert!(story.contains("Records in sqlite:onlyonce.db, kept.\n"), "{story}");
@@ -41,12 +41,12 @@ fn the_story_can_be_played_again_on_a_store_that_remembers() {
 }
 
 #[test]
-fn the_story_in_memory_has_no_restart_and_says_so() {
-    let output = run(&["demo", "--store", "memory:"]);
+fn the_story_in_memory_kills_no_gateway_and_says_so() {
+    let output = run(&["demo", "--tour", "--store", "memory:"]);
     let story = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{story}");
-    assert!(story.contains("Not played: a restart"), "{story}");
-    assert!(story.contains("it moved 9 times. Every promise held."), "{story}");
+    assert!(story.contains("Not played: the death of the gateway"), "{story}");
+    assert!(story.contains("it moved 10 times. Every promise held."), "{story}");
 }
 
 #[test]
@@ -65,9 +65,11 @@ fn the_story_is_also_told_to_machines() {
         "reused_key",
         "other_caller",
         "hang_up",
-        "panic",
         "bank_closed",
-        "restart",
+        "service_away",
+        "service_dies",
+        "killed_afterwards",
+        "killed_in_the_middle",
     ];
     assert_eq!(names, expected);
     for act in acts {
@@ -85,7 +87,7 @@ fn help_names_the_verb_and_the_exit_codes() {
     assert!(help.contains("demo") && help.contains("Exit codes: 0 done, 1 no, 2 error."), "{help}");
     let output = run(&["demo", "--help"]);
     let help = text(&output.stdout);
-    for flag in ["--tour", "--serve", "--listen", "--store", "--json"] {
+    for flag in ["--tour", "--listen", "--admin", "--service", "--store", "--json"] {
         assert!(help.contains(flag), "{flag}: {help}");
     }
 }
@@ -96,9 +98,9 @@ fn what_it_does_not_understand_is_an_error() {
         &["demo", "--fast"][..],
         &["pay"],
         &[],
-        &["demo", "--listen", "127.0.0.1:0"],
-        &["demo", "--serve", "--tour"],
-        &["demo", "--serve", "--listen", "nowhere"],
+        &["demo", "--json"],
+        &["demo", "--tour", "--listen", "127.0.0.1:0"],
+        &["demo", "--listen", "nowhere"],
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -110,16 +112,25 @@ fn what_it_does_not_understand_is_an_error() {
 fn a_taken_port_is_named_with_its_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("bound").to_string();
-    let output = run(&["demo", "--serve", "--listen", &address]);
-    assert_eq!(output.status.code(), Some(2));
-    let error = text(&output.stderr);
-    assert!(error.starts_with(&format!("error: address \"{address}\" is taken")), "{error}");
-    assert!(error.contains("--listen 127.0.0.1:0"), "{error}");
+    for (flag, others) in [
+        ("--listen", ["--admin", "--service"]),
+        ("--admin", ["--listen", "--service"]),
+        ("--service", ["--listen", "--admin"]),
+    ] {
+        let [first, second] = others;
+        let output = run(&["demo", flag, &address, first, "127.0.0.1:0", second, "127.0.0.1:0"]);
+        assert_eq!(output.status.code(), Some(2), "{flag}");
+        let error = text(&output.stderr);
+        assert!(
+            error.contains("cannot listen on") && error.contains(&format!("\"{address}\"")),
+            "{flag}: {error}"
+        );
+    }
 }
 
 #[cfg(unix)]
 #[test]
-fn the_sample_service_answers_until_it_is_interrupted() {
+fn the_gateway_before_the_sample_service_answers_until_it_is_interrupted() {
     let mut served = Served::begin(&[]);
     let first = served.pay();
     assert!(first.starts_with("HTTP/1.1 201 Created\r\n"), "{first}");
@@ -130,7 +141,7 @@ fn the_sample_service_answers_until_it_is_interrupted() {
     assert_eq!(served.interrupt(), Some(0));
 }
 
-/// A sample service that is gone when the test is.
+/// A gateway before its sample service, gone when the test is.
 #[cfg(unix)]
 pub(crate) struct Served {
     child: Child,
@@ -141,7 +152,7 @@ pub(crate) struct Served {
 impl Served {
     pub(crate) fn begin(arguments: &[&str]) -> Self {
         let mut child = onlyonce()
-            .args(["demo", "--serve", "--listen", "127.0.0.1:0"])
+            .args(["demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--service", "127.0.0.1:0"])
             .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
@@ -149,8 +160,7 @@ impl Served {
         let stdout = child.stdout.as_mut().expect("piped");
         let mut ready = String::new();
         BufReader::new(stdout).read_line(&mut ready).expect("a ready line");
-        let address =
-            ready.strip_prefix("ready: sample service http://").and_then(|rest| rest.split(',').next());
+        let address = ready.strip_prefix("ready: gateway http://").and_then(|rest| rest.split(' ').next());
         let address = address.unwrap_or_else(|| panic!("not a ready line: {ready}")).to_owned();
         Self { child, address }
     }

@@ -4,4 +4,6 @@ mod demo;
 mod documents;
 mod examples;
 mod program;
+mod serve;
+mod settings;
 mod store;

@@ -8,10 +8,13 @@ use xtask::engines::postgres::Server;
 use crate::demo::Served;
 use crate::program::{Folder, run, text};
 
+/// A demo on free ports.
+const ANY: [&str; 6] = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--service", "127.0.0.1:0"];
+
 /// A closed store with records of a whole story.
 fn played() -> Folder {
     let folder = Folder::new();
-    assert_eq!(folder.run(&["demo", "--store", "sqlite:onlyonce.db"]).status.code(), Some(0));
+    assert_eq!(folder.run(&["demo", "--tour", "--store", "sqlite:onlyonce.db"]).status.code(), Some(0));
     folder
 }
 
@@ -30,9 +33,8 @@ fn refused(folder: &Folder, arguments: &[&str], words: &[&str]) {
 
 /// All verbs that take a store.
 fn refused_by_all(folder: &Folder, store: &str, words: &[&str]) {
-    for verb in [&["demo", "--store", store][..], &["store", "check", "--store", store]] {
-        refused(folder, verb, words);
-    }
+    refused(folder, &[&["demo"], &ANY[..], &["--store", store]].concat(), words);
+    refused(folder, &["store", "check", "--store", store], words);
     refused(folder, &["store", "backup", "--store", store, "copy.db"], words);
 }
 
@@ -141,7 +143,7 @@ fn a_backup_is_a_store_like_the_one_it_came_from() {
     assert_eq!(json(&copy.stdout), json(&checked.stdout));
     assert_eq!(json(&copy.stdout)["whole"], true);
     assert!(json(&copy.stdout)["records"].as_u64() > Some(5));
-    assert_eq!(folder.run(&["demo", "--store", "sqlite:copy.db"]).status.code(), Some(0));
+    assert_eq!(folder.run(&["demo", "--tour", "--store", "sqlite:copy.db"]).status.code(), Some(0));
 }
 
 #[test]
@@ -192,7 +194,7 @@ fn a_store_in_use_can_be_copied_and_checked_but_has_one_owner() {
     let store = folder.url("onlyonce.db");
     let mut served = Served::begin(&["--store", &store]);
     let first = served.pay();
-    let output = folder.run(&["demo", "--store", &store]);
+    let output = folder.run(&[&["demo"], &ANY[..], &["--store", &store]].concat());
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr);
     assert!(error.contains(&format!("belongs to process {} since ", served.id())), "{error}");

@@ -43,7 +43,7 @@ struct Pair {
     engine: Shared,
     memory: Shared,
     ids: Vec<(Id, u8, Key)>,
-    written: HashMap<Revision, Draft>,
+    written: HashMap<Revision, Box<Draft>>,
     /// Revisions each id once had, for swaps that expect an old one.
     old: Vec<Revision>,
     base: Timestamp,
@@ -127,7 +127,7 @@ impl Pair {
     }
 
     /// Any record at all, but for what decides when it is due.
-    fn draft(&self, in_scope: u8, key: &Key, random: &mut Random) -> Draft {
+    fn draft(&self, in_scope: u8, key: &Key, random: &mut Random) -> Box<Draft> {
         let mut draft = random.draft();
         (draft.scope, draft.key) = (scope(in_scope), key.clone());
         draft.terms = super::world::terms();

@@ -54,8 +54,8 @@ impl Random {
     }
 
     /// A draft of any shape that can be stored; its moments may lie anywhere.
-    pub fn draft(&mut self) -> Draft {
-        Record {
+    pub fn draft(&mut self) -> Box<Draft> {
+        Box::new(Record {
             scope: Scope::stored(self.array(), self.option(Self::text)),
             key: Key::stored(&format!("k{}", self.text())),
             route: self.option(Self::text),
@@ -70,7 +70,7 @@ impl Random {
             progress: self.progress(),
             evidence: self.option(Self::evidence),
             state: self.state(),
-        }
+        })
     }
 
     fn fingerprint(&mut self) -> Fingerprint {
@@ -96,13 +96,13 @@ impl Random {
         }
     }
 
-    fn evidence(&mut self) -> Evidence {
+    fn evidence(&mut self) -> Box<Evidence> {
         let verdict = match self.below(3) {
             0 => Verdict::Happened(self.option(Self::response)),
             1 => Verdict::DidNotHappen { never_will: self.one_in(2) },
             _ => Verdict::StillUnknown,
         };
-        Evidence { verdict, by: self.source() }
+        Box::new(Evidence { verdict, by: self.source() })
     }
 
     fn state(&mut self) -> State<When> {
@@ -125,13 +125,13 @@ impl Random {
         }
     }
 
-    fn response(&mut self) -> Response {
+    fn response(&mut self) -> Arc<Response> {
         let headers = self.below(HEADERS_MAX);
-        Response {
+        Arc::new(Response {
             status: u16::try_from(self.below(900) + 100).expect("below 1000"),
             headers: (0..headers).map(|_| self.header()).collect(),
             body: self.bytes(BODY_BYTES_MAX),
-        }
+        })
     }
 
     fn header(&mut self) -> (HeaderName, HeaderValue) {

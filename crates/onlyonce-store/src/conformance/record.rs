@@ -1,5 +1,6 @@
 //! Everything in a record survives being stored.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +22,7 @@ const RANDOM_RECORDS: usize = 60;
 /// P01, P07
 pub async fn every_field_of_every_state_survives(store: Shared) {
     for (number, draft) in samples().into_iter().enumerate() {
-        survives(&store, number, draft).await;
+        survives(&store, number, Box::new(draft)).await;
     }
 }
 
@@ -32,7 +33,7 @@ pub async fn header_values_that_are_not_text_survive(store: Shared) {
         (HeaderName::from_static("x-odd"), HeaderValue::from_bytes(value).expect("no control characters"))
     });
     let response = Response { status: 200, headers: headers.to_vec(), body: Bytes::new() };
-    survives(&store, 0, done(Some(response))).await;
+    survives(&store, 0, done(response)).await;
 }
 
 /// P01, L01
@@ -41,7 +42,7 @@ pub async fn bodies_of_any_size_survive(store: Shared) {
     for (number, size) in [0, 1, 127, 128, 255, 65_535, 65_536, 1 << 20].into_iter().enumerate() {
         let body: Vec<u8> = all.iter().copied().cycle().take(size).collect();
         let response = Response { status: 200, headers: Vec::new(), body: body.into() };
-        survives(&store, number, done(Some(response))).await;
+        survives(&store, number, done(response)).await;
     }
 }
 
@@ -54,7 +55,7 @@ pub async fn random_records_survive(store: Shared) {
 }
 
 /// As the swap answers, as a look and a listing show it.
-async fn survives(store: &Shared, number: usize, mut draft: Draft) {
+async fn survives(store: &Shared, number: usize, mut draft: Box<Draft>) {
     draft.key = Key::stored(&format!("{number} {}", draft.key.as_str()));
     let id = Id::of(&draft.scope, &draft.key);
     let seen = insert(store, (id, draft.clone())).await;
@@ -67,15 +68,15 @@ async fn survives(store: &Shared, number: usize, mut draft: Draft) {
     assert_eq!(listed.1.revision, seen.revision);
 }
 
-fn done(response: Option<Response>) -> Draft {
+fn done(response: Response) -> Box<Draft> {
     let expires_at = When::AfterWrite(Duration::from_secs(9));
-    draft("k", State::Completed { response, by: Source::Webhook, expires_at }).1
+    draft("k", State::Completed { response: Some(Arc::new(response)), by: Source::Webhook, expires_at }).1
 }
 
 /// Each state, and every field at least once with a value of its own.
 fn samples() -> Vec<Draft> {
     let at = |micros: i64| When::At(Timestamp::from_micros(1_700_000_000_000_000 + micros));
-    let response = Response {
+    let response = Arc::new(Response {
         status: 402,
         headers: vec![
             (HeaderName::from_static("content-type"), HeaderValue::from_static("application/json")),
@@ -83,7 +84,7 @@ fn samples() -> Vec<Draft> {
             (HeaderName::from_static("link"), HeaderValue::from_static("<b>")),
         ],
         body: Bytes::from_static(b"{\"no\":\x00}"),
-    };
+    });
     let (_, mut full) = draft("k", State::Running { lapses_at: at(1) });
     full.scope = Scope::stored([0xfe; 32], Some("acme ⚙".into()));
     full.fingerprint = Fingerprint { version: 7, raw: [3; 32], canonical: Some([4; 32]) };
@@ -98,8 +99,8 @@ fn samples() -> Vec<Draft> {
         calling: Some(Calling { phase: "charge".into(), effects: Effects::Queryable }),
         found: Some(response.clone()),
     };
-    full.evidence =
-        Some(Evidence { verdict: Verdict::Happened(Some(response.clone())), by: Source::Webhook });
+    let verdict = Verdict::Happened(Some(response.clone()));
+    full.evidence = Some(Box::new(Evidence { verdict, by: Source::Webhook }));
     let (_, mut bare) = draft("k", State::Pending { expires_at: When::AfterWrite(Duration::from_micros(7)) });
     bare.route = None;
     bare.attempt = 0;
@@ -131,10 +132,10 @@ fn samples() -> Vec<Draft> {
         Verdict::DidNotHappen { never_will: false },
         Verdict::StillUnknown,
     ];
-    let of_state = states.map(|state| Draft { state, ..full.clone() });
+    let of_state = states.map(|state| Draft { state, ..Draft::clone(&full) });
     let of_verdict = verdicts.map(|verdict| {
-        let evidence = Some(Evidence { verdict, by: Source::Webhook });
-        Draft { evidence, ..full.clone() }
+        let evidence = Some(Box::new(Evidence { verdict, by: Source::Webhook }));
+        Draft { evidence, ..Draft::clone(&full) }
     });
-    [bare].into_iter().chain(of_state).chain(of_verdict).collect()
+    [*bare].into_iter().chain(of_state).chain(of_verdict).collect()
 }

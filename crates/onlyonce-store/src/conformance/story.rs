@@ -90,7 +90,7 @@ async fn sweep(store: &Shared) {
 async fn assert_stored(store: &Shared, body: &'static str) {
     let seen = look(store, id()).await;
     let (stored, expires_at) = machine::stored(&seen.record).expect("an answer is stored");
-    assert_eq!(*stored, response(body));
+    assert_eq!(*stored, *response(body));
     assert!(expires_at > seen.now);
 }
 

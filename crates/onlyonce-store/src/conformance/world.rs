@@ -69,14 +69,14 @@ pub(super) fn terms() -> Terms {
 }
 
 /// A record of scope 1.
-pub(super) fn draft(key: &str, state: State<When>) -> (Id, Draft) {
+pub(super) fn draft(key: &str, state: State<When>) -> (Id, Box<Draft>) {
     draft_in(scope(1), key, state)
 }
 
-pub(super) fn draft_in(scope: Scope, key: &str, state: State<When>) -> (Id, Draft) {
+pub(super) fn draft_in(scope: Scope, key: &str, state: State<When>) -> (Id, Box<Draft>) {
     let key = Key::stored(key);
     let id = Id::of(&scope, &key);
-    let draft = Record {
+    let draft = Box::new(Record {
         scope,
         key,
         route: Some("POST /payments".into()),
@@ -91,7 +91,7 @@ pub(super) fn draft_in(scope: Scope, key: &str, state: State<When>) -> (Id, Draf
         progress: Progress::default(),
         evidence: None,
         state,
-    };
+    });
     (id, draft)
 }
 
@@ -115,15 +115,15 @@ pub(super) fn unknown(ask_at: Option<When>) -> State<When> {
     State::Unknown { reason: Reason::Lapsed, since: When::WRITE, asked: 0, ask_at, dead_letter: false }
 }
 
-pub(super) fn response(body: &'static str) -> Response {
-    Response { status: 201, headers: Vec::new(), body: Bytes::from_static(body.as_bytes()) }
+pub(super) fn response(body: &'static str) -> Arc<Response> {
+    Arc::new(Response { status: 201, headers: Vec::new(), body: Bytes::from_static(body.as_bytes()) })
 }
 
 pub(super) fn message(key: &str) -> Message {
     Message { key: key.into(), destination: "billing".into(), payload: Bytes::from_static(b"\x00\xff paid") }
 }
 
-pub(super) fn change(expected: Option<Revision>, next: Draft) -> Change {
+pub(super) fn change(expected: Option<Revision>, next: Box<Draft>) -> Change {
     Change { expected, revision: mint(), next, messages: Vec::new() }
 }
 
@@ -141,12 +141,12 @@ pub(super) async fn look(store: &Shared, id: Id) -> Seen {
 }
 
 /// Writes a record that must not exist yet.
-pub(super) async fn insert(store: &Shared, (id, draft): (Id, Draft)) -> Seen {
+pub(super) async fn insert(store: &Shared, (id, draft): (Id, Box<Draft>)) -> Seen {
     applied(swap(store, id, change(None, draft)).await)
 }
 
 /// Writes over what was seen, which must still be there.
-pub(super) async fn write(store: &Shared, id: Id, seen: &Seen, next: Draft) -> Seen {
+pub(super) async fn write(store: &Shared, id: Id, seen: &Seen, next: Box<Draft>) -> Seen {
     applied(swap(store, id, change(Some(seen.revision), next)).await)
 }
 
@@ -171,7 +171,7 @@ pub(super) fn lost(swapped: Swapped) -> Option<Seen> {
 pub(super) async fn drive(
     store: &Shared,
     id: Id,
-    mut rule: impl FnMut(Option<&Seen>) -> Option<Draft>,
+    mut rule: impl FnMut(Option<&Seen>) -> Option<Box<Draft>>,
 ) -> Option<Seen> {
     let mut seen = load(store, id).await;
     for _ in 0..SWAPS_MAX {

@@ -226,7 +226,8 @@ impl Tuning {
         format!(
             // tidy: allow(words) PostgreSQL's own name
             "-c statement_timeout={statement} -c lock_timeout={lock} -c jit=off \
-             -c idle_in_transaction_session_timeout={statement} -c timezone=UTC {plans}"
+             -c idle_in_transaction_session_timeout={statement} -c timezone=UTC \
+             -c default_transaction_isolation=read\\ committed {plans}"
         )
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Swap {
     pub(super) route: Option<String>,
     pub(super) record: Vec<u8>,
     pub(super) messages: Vec<outbox::Message>,
-    pub(super) next: Draft,
+    pub(super) next: Box<Draft>,
 }
 
 /// What a row costs beside its record, about.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use onlyonce_core::record::Id;
 use onlyonce_core::time::Timestamp;
+use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -48,9 +49,13 @@ pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer
             swaps.into_iter().map(|swap| answer(rows.remove(&swap.id), swap)).collect()
         }
         Err(failure) => {
-            // Where the server has refused one row for what it is, its error is the row's.
-            let is_its_own = swaps.len() == 1 && failure.left == Left::Nothing;
-            let goes_alone = failure.left != Left::Doubt && !is_its_own;
+            // A row that is held, or refused for what it is, must not take the others with it. A server in trouble
+            // would refuse each of them as well.
+            let goes_alone = match failure.left {
+                Left::Busy | Left::Again => true,
+                Left::Nothing => swaps.len() > 1 && failure.kind == ErrorKind::Other,
+                Left::Doubt => false,
+            };
             let told =
                 |swap| if goes_alone { Ok(Answer::Alone(Box::new(swap))) } else { Err(failure.error()) };
             swaps.into_iter().map(told).collect()
@@ -183,9 +188,16 @@ fn found(id: Id, row: &Row, first: usize) -> Found {
     }
 }
 
-/// Carries a row on by itself, also where its caller goes away.
-pub(super) async fn carried_on(pool: Arc<Pool>, swap: Swap) -> Result<Swapped, Error> {
-    let carried = tokio::spawn(async move { alone(&pool, swap).await });
+/// Carries a row on by itself, also where its caller goes away. `places` leaves connections to those who only look.
+pub(super) async fn carried_on(
+    pool: Arc<Pool>,
+    places: Arc<Semaphore>,
+    swap: Swap,
+) -> Result<Swapped, Error> {
+    let carried = tokio::spawn(async move {
+        let _place = places.acquire().await.expect("the places are never closed");
+        alone(&pool, swap).await
+    });
     carried.await.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unavailable, "the write was given up with its runtime"))
     })

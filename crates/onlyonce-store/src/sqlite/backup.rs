@@ -39,7 +39,13 @@ impl Sqlite {
         progress: impl FnMut(Progress) + Send + 'static,
     ) -> Result<(), Error> {
         let (from, to) = (self.path().to_owned(), to.as_ref().to_owned());
-        let copying = tokio::task::spawn_blocking(move || backup(&from, &to, progress));
+        let handle = self.handle.clone();
+        let copying = tokio::task::spawn_blocking(move || {
+            let copied = backup(&from, &to, progress);
+            // After its connection, which may be the last: the store may have been closed meanwhile.
+            drop(handle);
+            copied
+        });
         match copying.await {
             Ok(copied) => Ok(copied?),
             Err(_) => Err(Error::new(ErrorKind::Unavailable, "the backup was given up")),

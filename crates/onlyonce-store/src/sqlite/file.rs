@@ -6,6 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::failure::{Failure, quoted};
 use super::migration;
@@ -135,6 +136,17 @@ pub(super) fn create(path: &Path) -> Result<(), Failure> {
         );
         Failure::new(kind_of(&error), message)
     })
+}
+
+/// The file beside SQLite's own hold on it, to sync it.
+///
+/// On Unix, closing a file gives up every lock its process has on it, SQLite's too. So it is opened before the first
+/// connection, and whoever has a connection has one of these, which it lets go of later: the last one closes it.
+pub(super) type Handle = Arc<File>;
+
+pub(super) fn handle(path: &Path) -> Result<Handle, Failure> {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.map(Arc::new).map_err(|error| unreadable(path, &error))
 }
 
 /// Makes names in the folder of `path` durable.

@@ -36,6 +36,7 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
     if found == Found::Nothing {
         file::create(&path)?;
     }
+    let handle = file::handle(&path)?;
     let mut connection = connection::writer(&path, options.cache_bytes).map_err(failed)?;
     make_ready(&mut connection, &path, found, &options)?;
     let clock = time(&connection, options.clock).map_err(failed)?;
@@ -44,7 +45,7 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
         Refused::Stored(error) => Failure::new(error.kind(), error.to_string()),
     })?;
     failpoint!("sqlite.open.ready");
-    let (keeper, signal) = Keeper::start(&path).map_err(|error| no_thread(&error))?;
+    let (keeper, signal) = Keeper::start(&path, &handle).map_err(|error| no_thread(&error))?;
     signal.watch(&mut connection).map_err(failed)?;
     let counts = Arc::<writer::Counts>::default();
     let looks = Looks::start(&path, &clock, options.readers)?;
@@ -58,7 +59,7 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
     };
     let writer = Arc::new(Writer::start(thread).map_err(|error| no_thread(&error))?);
     let swaps = batcher(&writer);
-    let lists = Lists::new(&path);
+    let lists = Lists::new(&path, &handle);
     Ok(Sqlite {
         swaps,
         writer,
@@ -70,6 +71,7 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
         lapsed,
         expired: options.expired,
         path,
+        handle,
         _owner: owner,
     })
 }

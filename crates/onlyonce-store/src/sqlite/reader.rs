@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::connection::{self, run};
 use super::failure::Failure;
+use super::file::Handle;
 use super::row;
 use crate::clock::Clock;
 use crate::{Error, ErrorKind};
@@ -114,11 +115,13 @@ impl Thread {
 pub(super) struct Lists {
     path: PathBuf,
     idle: Arc<Mutex<Vec<Connection>>>,
+    /// Let go of after the connections.
+    _handle: Handle,
 }
 
 impl Lists {
-    pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), idle: Arc::default() }
+    pub(super) fn new(path: &Path, handle: &Handle) -> Self {
+        Self { path: path.to_owned(), idle: Arc::default(), _handle: handle.clone() }
     }
 
     /// Runs `list` on a connection that only reads, on a thread that may block.

@@ -17,7 +17,7 @@ pub(super) struct Swap {
     id: Id,
     expected: Option<Revision>,
     revision: Revision,
-    next: Draft,
+    next: Box<Draft>,
     due: Due,
     record: Vec<u8>,
     messages: Vec<outbox::Message>,

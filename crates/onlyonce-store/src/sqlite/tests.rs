@@ -42,11 +42,11 @@ impl Drop for Folder {
     }
 }
 
-fn draft(key: &str, body_bytes: usize) -> (Id, Draft) {
+fn draft(key: &str, body_bytes: usize) -> (Id, Box<Draft>) {
     let (scope, key) = (Scope::stored([1; 32], None), Key::stored(key));
     let id = Id::of(&scope, &key);
     let body = Bytes::from(vec![7; body_bytes]);
-    let response = Some(Response { status: 201, headers: Vec::new(), body });
+    let response = Some(Arc::new(Response { status: 201, headers: Vec::new(), body }));
     let terms = Terms {
         effects: Effects::Opaque,
         lease: HOUR,
@@ -55,7 +55,7 @@ fn draft(key: &str, body_bytes: usize) -> (Id, Draft) {
         retention: HOUR,
         downstream_retention: HOUR,
     };
-    let draft = Record {
+    let draft = Box::new(Record {
         scope,
         key,
         route: None,
@@ -70,7 +70,7 @@ fn draft(key: &str, body_bytes: usize) -> (Id, Draft) {
         progress: Progress::default(),
         evidence: None,
         state: State::Completed { response, by: Source::Attempt, expires_at: When::AfterWrite(HOUR) },
-    };
+    });
     (id, draft)
 }
 

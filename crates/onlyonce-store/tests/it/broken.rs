@@ -217,7 +217,7 @@ async fn on_the_way() {
 /// Does this to every response in a draft.
 fn edit(draft: &mut Draft, change: impl Fn(&mut Response)) {
     if let State::Completed { response: Some(response), .. } = &mut draft.state {
-        change(response);
+        change(Arc::make_mut(response));
     }
 }
 

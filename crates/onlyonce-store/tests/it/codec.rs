@@ -1,5 +1,6 @@
 //! The stored shape: what was ever released stays readable, and nothing else is.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -91,14 +92,18 @@ fn full(state: State<When>) -> Draft {
             calling: Some(Calling { phase: "charge".into(), effects: Effects::Queryable }),
             found: Some(response()),
         },
-        evidence: Some(Evidence { verdict: Verdict::Happened(Some(response())), by: Source::Webhook }),
+        evidence: heard(Verdict::Happened(Some(response())), Source::Webhook),
         ..bare(state)
     }
 }
 
-fn response() -> Response {
+fn heard(verdict: Verdict, by: Source) -> Option<Box<Evidence>> {
+    Some(Box::new(Evidence { verdict, by }))
+}
+
+fn response() -> Arc<Response> {
     let header = |name, value| (HeaderName::from_static(name), HeaderValue::from_bytes(value).unwrap());
-    Response {
+    Arc::new(Response {
         status: 201,
         headers: vec![
             header("content-type", b"text/plain"),
@@ -106,7 +111,7 @@ fn response() -> Response {
             header("x-odd", b""),
         ],
         body: Bytes::from_static(b"paid\x00\xff"),
-    }
+    })
 }
 
 fn pending() -> Draft {
@@ -123,22 +128,21 @@ fn completed() -> Draft {
 
 fn completed_bare() -> Draft {
     let state = State::Completed { response: None, by: Source::Sweeper, expires_at: When::WRITE };
-    let evidence = Some(Evidence { verdict: Verdict::Happened(None), by: Source::Probe });
+    let evidence = heard(Verdict::Happened(None), Source::Probe);
     Draft { evidence, created_at: When::At(Timestamp::from_micros(-1)), ..bare(state) }
 }
 
 fn retryable() -> Draft {
     let state = State::Retryable { retry_after: Some(Duration::from_millis(1_250)), expires_at: at(4) };
     let terms = Terms { effects: Effects::Local, ..bare(state.clone()).terms };
-    let evidence =
-        Some(Evidence { verdict: Verdict::DidNotHappen { never_will: true }, by: Source::Operator });
+    let evidence = heard(Verdict::DidNotHappen { never_will: true }, Source::Operator);
     Draft { evidence, terms, ..bare(state) }
 }
 
 fn unknown() -> Draft {
     let reason = Reason::Status(504);
     let state = State::Unknown { reason, since: at(5), asked: 3, ask_at: Some(at(6)), dead_letter: false };
-    Draft { evidence: Some(Evidence { verdict: Verdict::StillUnknown, by: Source::Webhook }), ..full(state) }
+    Draft { evidence: heard(Verdict::StillUnknown, Source::Webhook), ..full(state) }
 }
 
 fn dead_letter() -> Draft {
@@ -250,7 +254,7 @@ proptest! {
     #[test]
     fn any_draft_survives(seed: u64) {
         let draft = Random::new(seed).draft();
-        prop_assert_eq!(codec::decode(&codec::encode(&draft)).unwrap(), draft);
+        prop_assert_eq!(codec::decode(&codec::encode(&draft)).unwrap(), *draft);
     }
 
     /// P07

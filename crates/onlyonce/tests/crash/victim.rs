@@ -45,7 +45,7 @@ pub(crate) const READY: &str = "ready: ";
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How long the record of a brief order is kept.
 const BRIEFLY: Duration = Duration::from_millis(50);
-/// The answer to a large order: more than 8,000 small pages, twice as many as it takes for the WAL to be carried over.
+/// The answer to a large order: more than 8,000 small pages, and after so many at the latest the WAL is carried over.
 const LARGE_BYTES: usize = 4 << 20;
 const WORK_EVERY: Duration = Duration::from_millis(50);
 

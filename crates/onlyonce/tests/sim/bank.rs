@@ -170,7 +170,7 @@ impl Bank {
         let said = self.said(201, "committed", call);
         let response =
             Response { status: said.status, headers: Vec::new(), body: Bytes::from(said.body.clone()) };
-        let outcome = Outcome::Completed { response: Some(response), keep_for: None };
+        let outcome = Outcome::Completed { response: Some(Arc::new(response)), keep_for: None };
         let seen = self.truth.load(call.id);
         match (machine::finish(seen.as_ref(), call.token, &outcome), seen) {
             (Finish::Write(draft), Some(seen)) => {

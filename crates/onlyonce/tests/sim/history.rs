@@ -34,6 +34,8 @@ pub(crate) struct History {
     pub(crate) remembers_ms: u64,
     /// How soon a lapsed lease is found once the faults have stopped, in milliseconds.
     pub(crate) swept_within_ms: u64,
+    /// How long an attempt may take, in milliseconds: then its node ends it.
+    pub(crate) deadline_ms: u64,
     /// The faults have stopped, and everybody had the time to come to an end.
     pub(crate) is_over: bool,
     pub(crate) events: Vec<Event>,
@@ -200,6 +202,7 @@ struct Attempt {
     use_index: usize,
     is_reserved: bool,
     has_began: bool,
+    began_at: u64,
     /// Begun after the faults had stopped: nothing is an excuse any more.
     is_calm: bool,
     is_released: bool,

@@ -75,7 +75,7 @@ pub(crate) async fn webhook(bank: Arc<Bank>, call: Call, said: Said) {
 
 fn rule(bank: &Bank, seen: &Seen, verdict: Verdict, by: Source) {
     let told = match &verdict {
-        Verdict::Happened(response) => Some(history::Verdict::Happened(response.as_ref().map(said))),
+        Verdict::Happened(response) => Some(history::Verdict::Happened(response.as_deref().map(said))),
         Verdict::DidNotHappen { .. } => Some(history::Verdict::DidNotHappen),
         Verdict::StillUnknown => None,
     };
@@ -91,6 +91,6 @@ fn rule(bank: &Bank, seen: &Seen, verdict: Verdict, by: Source) {
     }
 }
 
-fn response(said: &Said) -> Response {
-    Response { status: said.status, headers: Vec::new(), body: Bytes::from(said.body.clone()) }
+fn response(said: &Said) -> Arc<Response> {
+    Arc::new(Response { status: said.status, headers: Vec::new(), body: Bytes::from(said.body.clone()) })
 }

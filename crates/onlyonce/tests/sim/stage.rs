@@ -180,6 +180,7 @@ impl Stage {
             effects: subject.effects,
             remembers_ms: millis(DOWNSTREAM_REMEMBERS),
             swept_within_ms: SWEPT_WITHIN_MS,
+            deadline_ms: millis(DEADLINE),
             is_over: true,
             events: events.clone(),
         };

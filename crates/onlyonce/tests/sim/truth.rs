@@ -67,7 +67,7 @@ impl Truth {
     }
 
     /// Writes `next` over what was seen.
-    pub(crate) fn write(&self, seen: &Seen, next: Draft, with: Option<What>) -> bool {
+    pub(crate) fn write(&self, seen: &Seen, next: Box<Draft>, with: Option<What>) -> bool {
         let id = Id::of(&seen.record.scope, &seen.record.key);
         let revision = Revision(seen.revision.0.wrapping_add(1));
         let change = Change { expected: Some(seen.revision), revision, next, messages: Vec::new() };
@@ -94,7 +94,7 @@ impl Truth {
                 State::Running { until: millis((*lapses_at).min(record.deadline_at())) }
             }
             RecordState::Completed { response, by, expires_at } => State::Completed {
-                said: response.as_ref().map(said),
+                said: response.as_deref().map(said),
                 by: if *by == Source::Attempt { By::Attempt } else { By::Verdict },
                 expires_at: millis(*expires_at),
             },

@@ -98,7 +98,7 @@ fn key(number: u64) -> String {
     format!("k{number}")
 }
 
-fn record(number: u64) -> (Id, onlyonce_core::record::Draft) {
+fn record(number: u64) -> (Id, Box<onlyonce_core::record::Draft>) {
     draft(&key(number), Effects::Opaque, running())
 }
 

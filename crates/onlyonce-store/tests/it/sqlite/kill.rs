@@ -67,6 +67,7 @@ async fn what_was_said_to_be_written_is_there_after_dying_at_any_step() {
 
     use super::world::{completed, draft, insert, running};
 
+    const SIGKILL: i32 = 9;
     for step in FAILPOINTS {
         let folder = Folder::new();
         if !step.contains("create") && !step.contains("migrate") {
@@ -76,7 +77,7 @@ async fn what_was_said_to_be_written_is_there_after_dying_at_any_step() {
         }
         let mut child = command(&folder.file()).env("ONLYONCE_FAILPOINT", step).spawn().unwrap();
         let written: Vec<_> = said(&mut child).collect();
-        assert_eq!(child.wait().unwrap().signal(), Some(6), "{step} was not reached");
+        assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL), "{step} was not reached");
         is_kept(&folder.file(), &written).await;
     }
 }

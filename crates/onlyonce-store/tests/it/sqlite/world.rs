@@ -1,6 +1,7 @@
 //! Short ways to make records and write them.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,10 +30,10 @@ pub(crate) fn id(key: &str) -> Id {
     draft(key, Effects::Opaque, running()).0
 }
 
-pub(crate) fn draft(key: &str, effects: Effects, state: State<When>) -> (Id, Draft) {
+pub(crate) fn draft(key: &str, effects: Effects, state: State<When>) -> (Id, Box<Draft>) {
     let (scope, key) = (Scope::stored([1; 32], Some("acme".into())), Key::stored(key));
     let id = Id::of(&scope, &key);
-    let draft = Record {
+    let draft = Box::new(Record {
         scope,
         key,
         route: Some("POST /payments".into()),
@@ -54,7 +55,7 @@ pub(crate) fn draft(key: &str, effects: Effects, state: State<When>) -> (Id, Dra
         progress: Progress::default(),
         evidence: None,
         state,
-    };
+    });
     (id, draft)
 }
 
@@ -65,7 +66,7 @@ pub(crate) fn running() -> State<When> {
 pub(crate) fn completed(expires_at: When) -> State<When> {
     let body = Bytes::from_static(b"\x00 paid \xff");
     let response = Response { status: 201, headers: Vec::new(), body };
-    State::Completed { response: Some(response), by: Source::Attempt, expires_at }
+    State::Completed { response: Some(Arc::new(response)), by: Source::Attempt, expires_at }
 }
 
 pub(crate) fn message(key: &str) -> Message {
@@ -73,7 +74,11 @@ pub(crate) fn message(key: &str) -> Message {
 }
 
 /// Inserts a record with this revision.
-pub(crate) async fn insert(store: &dyn Store, (id, next): (Id, Draft), revision: u64) -> Result<Seen, Error> {
+pub(crate) async fn insert(
+    store: &dyn Store,
+    (id, next): (Id, Box<Draft>),
+    revision: u64,
+) -> Result<Seen, Error> {
     let change = Change { expected: None, revision: Revision(revision), next, messages: Vec::new() };
     match store.swap(id, change).await? {
         Swapped::Applied(seen) => Ok(seen),

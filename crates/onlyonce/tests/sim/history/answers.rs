@@ -1,6 +1,6 @@
 //! Rules about what clients are told.
 
-use super::{Answer, Broken, Checker, Completed, Effects, Said, Stored, Use};
+use super::{Answer, Attempt, Broken, Checker, Completed, Effects, Said, Stored, Use};
 
 /// How soon a duplicate that waits hears of the answer, at the latest.
 const WOKEN_WITHIN_MS: u64 = 1_000;
@@ -65,10 +65,14 @@ impl Checker<'_> {
     }
 
     /// A local handler that has committed its completion and not come back yet: on its own node it still runs, and a
-    /// duplicate there is told so until it ends.
+    /// duplicate there is told so until it ends, or its node ends it. What died with its node never comes back, and
+    /// is no excuse after its deadline.
     fn goes_on_after_commit(&self) -> bool {
-        self.history.effects == Effects::Local
-            && self.attempts.values().any(|attempt| !attempt.executed.is_empty() && attempt.ended.is_empty())
+        let may_go_on = |attempt: &Attempt| {
+            let ended_by = attempt.began_at + self.history.deadline_ms + WOKEN_WITHIN_MS;
+            !attempt.executed.is_empty() && attempt.ended.is_empty() && self.now <= ended_by
+        };
+        self.history.effects == Effects::Local && self.attempts.values().any(may_go_on)
     }
 
     fn doubted(&self, request: u32) -> Option<Broken> {

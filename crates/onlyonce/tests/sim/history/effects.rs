@@ -5,11 +5,11 @@ use super::{Attempt, Broken, Checker, Effects, Meaning, Said, Verdict};
 impl Checker<'_> {
     pub(super) fn began(&mut self, request: u32, token: u32) {
         let is_doubtful = self.is_doubtful();
-        let (present, is_calm) = (self.uses.len() - 1, self.healed_at.is_some());
+        let (present, is_calm, now) = (self.uses.len() - 1, self.healed_at.is_some(), self.now);
         let attempt = self.attempts.entry(token).or_insert_with(|| Attempt::of(present));
         let (use_index, is_reserved) = (attempt.use_index, attempt.is_reserved);
         let (has_began, is_released) = (attempt.has_began, attempt.is_released);
-        (attempt.has_began, attempt.is_calm) = (true, is_calm);
+        (attempt.has_began, attempt.is_calm, attempt.began_at) = (true, is_calm, now);
         if has_began {
             self.broken(Broken::BeganTwice, format!("token {token}"));
         }
@@ -110,6 +110,7 @@ impl Attempt {
             use_index,
             is_reserved: false,
             has_began: false,
+            began_at: 0,
             is_calm: false,
             is_released: false,
             is_ruled_out: false,

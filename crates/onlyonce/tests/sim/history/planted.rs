@@ -20,7 +20,7 @@ const COMPLETED: &str = "
 /// R01, R02, R05, P01, U03: what is no violation.
 #[test]
 fn clean_histories_pass() {
-    let clean: [(&str, Effects, &str); 10] = [
+    let clean: [(&str, Effects, &str); 11] = [
         ("run and replay", Effects::Opaque, "7 sent 2 body 1; 8 replay 2 a"),
         ("the other body is refused", Effects::Opaque, "7 sent 2 body 2; 8 refused 2 idempotency_key_reused"),
         (
@@ -38,6 +38,11 @@ fn clean_histories_pass() {
             "a local handler that goes on after its commit",
             Effects::Local,
             "60000 expired; 60000 healed; 60001 sent 2 body 1; 60002 wrote t2 attempt 1 running until 64000; 60003 began 2 t2; 60004 executed t2 b; 60004 wrote t2 attempt 1 completed b expires 99000; 60005 sent 3 body 1; 61900 refused 3 idempotency_key_in_progress; 62000 ended t2 completed b; 62001 own 2 b stored",
+        ),
+        (
+            "lost with its node after its commit, and not past its deadline",
+            Effects::Local,
+            "60000 expired; 60001 sent 2 body 1; 60002 wrote t2 attempt 1 running until 64000; 60003 began 2 t2; 60004 executed t2 b; 60004 wrote t2 attempt 1 completed b expires 99000; 60005 hung up 2; 60006 healed; 70000 sent 3 body 1; 73003 refused 3 idempotency_key_in_progress",
         ),
         (
             "the late truth",
@@ -133,6 +138,12 @@ const AFTER_COMPLETED: &[(Broken, Effects, &str)] = &[
         Broken::WaitedInVain,
         Effects::Local,
         "6 healed; 7 sent 2 body 1; 1006 refused 2 idempotency_key_in_progress",
+    ),
+    // Lost with its node after its commit: it cannot be running any more.
+    (
+        Broken::WaitedInVain,
+        Effects::Local,
+        "60000 expired; 60001 sent 2 body 1; 60002 wrote t2 attempt 1 running until 64000; 60003 began 2 t2; 60004 executed t2 b; 60004 wrote t2 attempt 1 completed b expires 99000; 60005 hung up 2; 60006 healed; 70000 sent 3 body 1; 73004 refused 3 idempotency_key_in_progress",
     ),
     (
         Broken::LapsedAlive,
@@ -288,7 +299,14 @@ fn planted_violations_show_without_a_look_into_the_store() {
 fn history(effects: Effects, script: &str) -> History {
     let lines = script.lines().map(str::trim).filter(|line| !line.is_empty());
     let events = lines.map(event).collect();
-    History { effects, remembers_ms: 50_000, swept_within_ms: 10_000, is_over: true, events }
+    History {
+        effects,
+        remembers_ms: 50_000,
+        swept_within_ms: 10_000,
+        deadline_ms: 12_000,
+        is_over: true,
+        events,
+    }
 }
 
 fn event(line: &str) -> Event {

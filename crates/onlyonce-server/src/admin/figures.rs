@@ -1,0 +1,111 @@
+//! What is counted, as Prometheus reads it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use onlyonce::Engine;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// How old the counts of records may be: a scrape does not have them counted anew.
+const CENSUS_EVERY: Duration = Duration::from_secs(30);
+/// A scrape waits no longer for them.
+const CENSUS_WITHIN: Duration = Duration::from_secs(2);
+/// From a look into the memory of this process to a store that is about to time out.
+const SECONDS: [f64; 16] = [
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
+    0.25, 1.0, 2.5,
+];
+const ROWS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+
+/// What is counted in this process.
+pub(crate) struct Figures {
+    handle: PrometheusHandle,
+    counted_at: Mutex<Option<Instant>>,
+}
+
+impl Figures {
+    /// Begins to count. Once a process.
+    pub(crate) fn install() -> Result<Self> {
+        let recorder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+            .and_then(|builder| {
+                builder.set_buckets_for_metric(Matcher::Full("onlyonce_batch_size".to_owned()), &ROWS)
+            })
+            .context("the buckets of the histograms are wrong")?
+            .build_recorder();
+        let handle = recorder.handle();
+        metrics::set_global_recorder(recorder).context("something else counts in this process already")?;
+        describe();
+        Ok(Self { handle, counted_at: Mutex::new(None) })
+    }
+
+    /// Everything counted, with the records of the store where those are not too old.
+    pub(crate) async fn render(&self, engine: &Engine) -> String {
+        self.count_records(engine).await;
+        self.handle.run_upkeep();
+        self.handle.render()
+    }
+
+    async fn count_records(&self, engine: &Engine) {
+        let mut counted_at = self.counted_at.lock().await;
+        if counted_at.is_some_and(|at| at.elapsed() < CENSUS_EVERY) {
+            return;
+        }
+        *counted_at = Some(Instant::now());
+        match timeout(CENSUS_WITHIN, engine.census()).await {
+            Ok(Ok(census)) => {
+                for (state, count) in census.records {
+                    gauge!("onlyonce_records", "state" => state.as_str()).set(as_float(count));
+                }
+                let oldest = census.oldest_unknown.unwrap_or_default();
+                gauge!("onlyonce_oldest_unknown_seconds").set(oldest.as_secs_f64());
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "the records could not be counted"),
+            Err(_) => tracing::warn!("the records could not be counted in time; their figures are old"),
+        }
+    }
+}
+
+/// Exact up to 2^53, which no store holds.
+fn as_float(count: u64) -> f64 {
+    count as f64
+}
+
+fn describe() {
+    describe_counter!(
+        "onlyonce_requests_total",
+        "Requests with a key, or without one where it is required, by what was decided."
+    );
+    describe_counter!(
+        "onlyonce_observed_total",
+        "Requests in observe mode, by what enforcing would have decided."
+    );
+    describe_counter!("onlyonce_superseded_total", "Attempts that ended after a later one had begun.");
+    describe_counter!("onlyonce_lapsed_total", "Records nobody came back for, settled by the sweeper.");
+    describe_counter!("onlyonce_reaped_total", "Expired records deleted.");
+    describe_counter!("onlyonce_unknown_opened_total", "Records that became unknown.");
+    describe_counter!("onlyonce_store_errors_total", "Store calls that failed.");
+    describe_gauge!("onlyonce_records", "Records in the store, by state; counted at most twice a minute.");
+    describe_gauge!(
+        "onlyonce_oldest_unknown_seconds",
+        Unit::Seconds,
+        "How long ago the attempt began whose outcome has been unknown the longest; 0 where none is."
+    );
+    describe_histogram!(
+        "onlyonce_added_latency_seconds",
+        Unit::Seconds,
+        "What was added to the time the work itself took, by decision."
+    );
+    describe_histogram!("onlyonce_store_seconds", Unit::Seconds, "What a store call took, by operation.");
+    describe_histogram!("onlyonce_batch_size", "Writes that shared one commit of the store.");
+}
+
+impl fmt::Debug for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Figures").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,203 @@
+//! Tokens (RFC 7519) in `Authorization: Bearer`, verified.
+//!
+//! 1. The header comes exactly once, and the token is at most 16 KiB.
+//! 2. `alg` is one of `jwt.algorithms`, and is tried with the keys of its own kind only: a public key is never taken for a
+//!    secret, and `none` is no algorithm. Keys come from the settings, never from the token. Any of them may have signed
+//!    it, so that the old and the new one can stand side by side; `kid` is not looked at.
+//! 3. `crit`, members that come twice, and anything that is not what RFC 7515 calls a compact JWS of a JSON object: not
+//!    believed.
+//! 4. `exp` is required: a token without end could never be taken back. It and `nbf` have 60 seconds of leeway.
+//! 5. `iss` and `aud` are what the settings say, where they say it. `aud` may be a list that has it.
+//! 6. What was verified is remembered by the token's digest, since a signature costs more than all else we do with a
+//!    request. Its time is looked at again whenever it comes.
+
+mod claims;
+mod key;
+
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use onlyonce::policy::{Fault, Faults};
+use quick_cache::sync::Cache;
+use ring::digest::{SHA256, digest};
+
+pub(super) use self::claims::Claims;
+use self::claims::Object;
+use self::key::Key;
+use crate::config::{Algorithm, Jwt, Secret};
+
+/// How far an issuer's clock may be from ours, in seconds.
+const LEEWAY: f64 = 60.0;
+/// Far above what services put into a header, and few enough that a hostile one costs little.
+const TOKEN_BYTES_MAX: usize = 16 * 1024;
+/// Callers of a busy hour. One takes some 200 bytes.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// What `keys` are for, each kind once: the algorithms where the settings name none. A key that cannot be used is told
+/// when [`Tokens`] are made.
+pub(crate) fn algorithms(keys: &[Secret]) -> Vec<Algorithm> {
+    let all = [Algorithm::Hs256, Algorithm::Rs256, Algorithm::Es256];
+    let keys: Vec<_> = keys.iter().filter_map(|secret| Key::read(secret, &all).ok()).flatten().collect();
+    let is_for = |algorithm: &Algorithm| keys.iter().any(|key| key.algorithm() == *algorithm);
+    all.into_iter().filter(is_for).collect()
+}
+
+/// Verifies tokens.
+pub(super) struct Tokens {
+    keys: Vec<Key>,
+    algorithms: Vec<Algorithm>,
+    issuer: Option<String>,
+    audience: Option<String>,
+    /// The claims that scopes name; no other is kept.
+    names: Vec<Arc<str>>,
+    /// Only what was verified, with these very keys: a reload makes another.
+    remembered: Cache<[u8; 32], Arc<Claims>>,
+}
+
+impl Tokens {
+    pub(super) fn new(jwt: &Jwt, names: Vec<Arc<str>>) -> Result<Self, Faults> {
+        let mut keys = Vec::new();
+        let mut faults = Vec::new();
+        for secret in &jwt.keys {
+            match Key::read(secret, &jwt.algorithms) {
+                Ok(found) => keys.extend(found),
+                Err(remedy) => faults.push(Fault { path: "jwt.keys", value: secret.source.clone(), remedy }),
+            }
+        }
+        let is_idle = |algorithm: &&Algorithm| !keys.iter().any(|key| key.algorithm() == **algorithm);
+        if faults.is_empty() {
+            faults.extend(jwt.algorithms.iter().filter(is_idle).map(|algorithm| Fault {
+                path: "jwt.algorithms",
+                value: name(*algorithm).into(),
+                remedy: "has no key; add one to jwt.keys, or leave the algorithm out".into(),
+            }));
+        }
+        if !faults.is_empty() {
+            return Err(Faults(faults));
+        }
+        Ok(Self {
+            keys,
+            algorithms: jwt.algorithms.clone(),
+            issuer: jwt.issuer.clone(),
+            audience: jwt.audience.clone(),
+            names,
+            remembered: Cache::new(REMEMBERED_MAX),
+        })
+    }
+
+    /// What the request's token says, `now` being seconds since 1970.
+    pub(super) fn claims(&self, headers: &HeaderMap, now: f64) -> Result<Arc<Claims>, Refused> {
+        let token = bearer(headers)?;
+        let mut id = [0; 32];
+        id.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        if let Some(claims) = self.remembered.get(&id) {
+            return claims.check_time(now).map(|()| claims);
+        }
+        let claims = Arc::new(self.verify(token)?);
+        claims.check_time(now)?;
+        self.remembered.insert(id, claims.clone());
+        Ok(claims)
+    }
+
+    /// All but its time.
+    fn verify(&self, token: &str) -> Result<Claims, Refused> {
+        let (signed, signature) = token.rsplit_once('.').ok_or(Refused::Malformed)?;
+        let (header, payload) = signed.split_once('.').ok_or(Refused::Malformed)?;
+        if payload.contains('.') {
+            return Err(Refused::Malformed);
+        }
+        let algorithm = self.algorithm(&Object::decode(header)?)?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| Refused::Malformed)?;
+        if !self.keys.iter().any(|key| key.has_signed(algorithm, signed.as_bytes(), &signature)) {
+            return Err(Refused::Signature);
+        }
+        let payload = Object::decode(payload)?;
+        payload.check_issuer(self.issuer.as_deref())?;
+        payload.check_audience(self.audience.as_deref())?;
+        Claims::of(&payload, &self.names)
+    }
+
+    fn algorithm(&self, header: &Object) -> Result<Algorithm, Refused> {
+        if header.has("crit") {
+            return Err(Refused::Critical);
+        }
+        let algorithm = header.text("alg");
+        self.algorithms
+            .iter()
+            .copied()
+            .find(|known| algorithm == Some(name(*known)))
+            .ok_or(Refused::Algorithm)
+    }
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("algorithms", &self.algorithms).finish_non_exhaustive()
+    }
+}
+
+/// The token of `Authorization: Bearer TOKEN`.
+fn bearer(headers: &HeaderMap) -> Result<&str, Refused> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next().ok_or(Refused::Missing)?;
+    if values.next().is_some() {
+        return Err(Refused::Twice);
+    }
+    let (scheme, token) =
+        value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(Refused::Missing)?;
+    let token = token.trim_matches(' ');
+    if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
+        return Err(Refused::Missing);
+    }
+    if token.len() > TOKEN_BYTES_MAX {
+        return Err(Refused::TooLong);
+    }
+    Ok(token)
+}
+
+/// As `alg` has it.
+fn name(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Hs256 => "HS256",
+        Algorithm::Rs256 => "RS256",
+        Algorithm::Es256 => "ES256",
+    }
+}
+
+/// Why a token is not believed. It goes to the log, and holds nothing of the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    #[error("there is no bearer token")]
+    Missing,
+    #[error("Authorization comes twice")]
+    Twice,
+    #[error("it is longer than {TOKEN_BYTES_MAX} bytes")]
+    TooLong,
+    #[error(
+        "it is not three parts of base64url, the first two of them JSON objects without a member that comes twice"
+    )]
+    Malformed,
+    #[error("its algorithm is not in jwt.algorithms")]
+    Algorithm,
+    #[error("it has critical extensions (crit), and we know none")]
+    Critical,
+    #[error("none of jwt.keys has signed it")]
+    Signature,
+    #[error("it has no exp, or a time in it is not a number")]
+    Time,
+    #[error("it has expired")]
+    Expired,
+    #[error("it is not valid yet")]
+    NotYet,
+    #[error("its issuer is not jwt.issuer")]
+    Issuer,
+    #[error("jwt.audience is not in its audience")]
+    Audience,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! `onlyonce serve`: the gateway, until it is told to stop.
+//!
+//! | signal | what happens |
+//! |---|---|
+//! | SIGTERM, SIGINT | stop accepting, finish what is under way within `stop_after`, give up the rest; a second one ends at once |
+//! | SIGHUP | read the settings again: without a fault they hold from the next request on, else the old ones stay |
+
+use std::io::{self, Write};
+
+use anyhow::Result;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::admin::Figures;
+use crate::cli::Serve;
+use crate::config::{self, Loaded, Sources};
+use crate::node::Node;
+use crate::{Ended, logs};
+
+pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
+    let sources = arguments.settings.sources();
+    let loaded = config::load(&sources)?;
+    logs::start(&loaded.config.log)?;
+    warn(&loaded);
+    // Before anything listens: a signal that comes from now on is not lost.
+    let mut signals = Signals::new()?;
+    let mut node = Node::start(loaded.config, Figures::install()?).await?;
+    let mut out = io::stdout();
+    writeln!(out, "{}", node.ready())?;
+    out.flush()?;
+    while let Asked::Reload = signals.next().await {
+        reload(&mut node, &sources);
+    }
+    tokio::select! {
+        () = node.stop() => Ok(Ended::Yes),
+        () = signals.stop() => {
+            eprintln!("stopped at once; what was under way is settled when the leases lapse");
+            Ok(Ended::No)
+        }
+    }
+}
+
+/// What is legal and may be regretted.
+fn warn(loaded: &Loaded) {
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+}
+
+/// Takes new settings where they are without a fault.
+fn reload(node: &mut Node, sources: &Sources) {
+    let reloaded = config::load(sources).map_err(anyhow::Error::from).and_then(|loaded| {
+        warn(&loaded);
+        node.reload(loaded.config)
+    });
+    match reloaded {
+        Ok(stays) => {
+            for setting in stays {
+                eprintln!("warning: {setting} has changed, which takes a restart; it stays as it was");
+            }
+            eprintln!("reloaded: the settings hold from the next request on");
+        }
+        Err(error) => eprintln!("error: {error:#}\nnot reloaded: the settings stay as they were"),
+    }
+}
+
+/// What we are asked from outside.
+enum Asked {
+    Reload,
+    Stop,
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.hang_up.recv() => Asked::Reload,
+        }
+    }
+
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

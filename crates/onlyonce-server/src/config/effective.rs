@@ -1,0 +1,183 @@
+//! What holds, all of it, as TOML, each with where it came from. A secret is shown as the place it is read from.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::fault::Place;
+use super::setting::{self, Setting, Shape, Standing, TABLES};
+use super::tree::{Node, Table, Value};
+use super::{Config, Policy};
+
+/// A column at which most values have ended.
+const COMMENT_AT: usize = 44;
+
+/// Every setting that is set or has a default.
+pub(super) fn toml(settings: &Table, config: &Config) -> String {
+    let mut out = String::new();
+    for table in TABLES {
+        let node = node(settings, table.path);
+        match table.shape {
+            Shape::One => {
+                let members = node.and_then(Node::table);
+                let members = if table.path.is_empty() { Some(settings) } else { members };
+                // A table that is nothing without what only the user knows, such as [jwt].
+                let is_whole = |setting: &Setting| {
+                    setting.default.is_some() || !matches!(setting.standing, Standing::Used)
+                };
+                if members.is_none() && !setting::members(table.path).all(is_whole) {
+                    continue;
+                }
+                one(&mut out, table.path, members, &config.default.policy);
+            }
+            Shape::List => list(&mut out, table.path, node),
+            Shape::Named => named(&mut out, table.path, node),
+        }
+    }
+    out
+}
+
+fn node<'a>(settings: &'a Table, path: &str) -> Option<&'a Node> {
+    let (table, name) = path
+        .rsplit_once('.')
+        .map_or((Some(settings), path), |(outer, name)| (node(settings, outer).and_then(Node::table), name));
+    table?.get(name)
+}
+
+fn one(out: &mut String, path: &str, members: Option<&Table>, policy: &Policy) {
+    let mut lines = String::new();
+    for setting in setting::members(path) {
+        let name = setting.split().1;
+        match members.and_then(|members| members.get(name)) {
+            Some(node) => line(&mut lines, name, &written(&node.value), &node.place.to_string()),
+            None => match default(setting, policy) {
+                Some((value, place)) => line(&mut lines, name, &value, &place),
+                None => continue,
+            },
+        }
+    }
+    if !lines.is_empty() && !path.is_empty() {
+        let _ = write!(out, "\n[{path}]\n");
+    }
+    out.push_str(&lines);
+}
+
+/// What holds where nothing is set: the dialect's preset, or the default. Nothing is said of what does nothing.
+fn default(setting: &Setting, policy: &Policy) -> Option<(String, String)> {
+    if !matches!(setting.standing, Standing::Used) {
+        return None;
+    }
+    let preset = &policy.dialect.preset;
+    let statuses = |statuses: &[u16]| {
+        format!("[{}]", statuses.iter().map(u16::to_string).collect::<Vec<_>>().join(", "))
+    };
+    let by_preset = match setting.path {
+        "policy.syntax" => preset.syntax.map(|syntax| format!("\"{}\"", syntax_name(syntax))),
+        "policy.key_chars_max" => preset.key_chars_max.map(|chars| chars.to_string()),
+        "policy.release" => preset.release.as_deref().map(statuses),
+        "policy.unknown" => preset.unknown.as_deref().map(statuses),
+        "policy.on_5xx" => preset.on_5xx.map(|on_5xx| format!("\"{}\"", on_5xx_name(on_5xx))),
+        _ => None,
+    };
+    match by_preset {
+        Some(value) => Some((value, format!("dialect {}", policy.dialect.name))),
+        None => setting.default.map(|value| (value.to_owned(), Place::Default.to_string())),
+    }
+}
+
+fn syntax_name(syntax: onlyonce::key::Syntax) -> &'static str {
+    match syntax {
+        onlyonce::key::Syntax::Either => "either",
+        onlyonce::key::Syntax::SfString => "sf-string",
+        onlyonce::key::Syntax::Bare => "bare",
+    }
+}
+
+fn on_5xx_name(on_5xx: onlyonce::policy::On5xx) -> &'static str {
+    match on_5xx {
+        onlyonce::policy::On5xx::Retry => "retry",
+        onlyonce::policy::On5xx::Store => "store",
+        onlyonce::policy::On5xx::Unknown => "unknown",
+    }
+}
+
+fn list(out: &mut String, path: &str, node: Option<&Node>) {
+    let Some(Value::List(nodes)) = node.map(|node| &node.value) else { return };
+    for members in nodes.iter().filter_map(Node::table) {
+        let _ = write!(out, "\n[[{path}]]\n");
+        given(out, members, path);
+    }
+}
+
+fn named(out: &mut String, path: &str, node: Option<&Node>) {
+    for (name, node) in node.and_then(Node::table).into_iter().flatten() {
+        let path = format!("{path}.{}", written_name(name));
+        let _ = write!(out, "\n[{path}]\n");
+        given(out, node.table().unwrap_or(&Table::new()), &path);
+    }
+}
+
+/// What was set, and nothing else; tables last, as TOML has it.
+fn given(out: &mut String, members: &Table, path: &str) {
+    for (name, node) in members.iter().filter(|(_, node)| node.table().is_none()) {
+        line(out, name, &written(&node.value), &node.place.to_string());
+    }
+    for (name, table) in members.iter().filter_map(|(name, node)| Some((name, node.table()?))) {
+        let path = format!("{path}.{}", written_name(name));
+        let _ = write!(out, "\n[{path}]\n");
+        given(out, table, &path);
+    }
+}
+
+fn line(out: &mut String, name: &str, value: &str, place: &str) {
+    let set = format!("{} = {value}", written_name(name));
+    let _ = writeln!(out, "{set:COMMENT_AT$}  # {place}");
+}
+
+fn written_name(name: &str) -> String {
+    let is_bare =
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    if is_bare { name.to_owned() } else { one_line(name) }
+}
+
+fn written(value: &Value) -> String {
+    match value {
+        Value::Text(text) => one_line(text),
+        Value::Integer(number) => number.to_string(),
+        Value::Flag(flag) => flag.to_string(),
+        Value::Odd(text) => text.clone(),
+        Value::List(nodes) => {
+            format!("[{}]", nodes.iter().map(|node| written(&node.value)).collect::<Vec<_>>().join(", "))
+        }
+        Value::Table(table) => {
+            let members =
+                table.iter().map(|(name, node)| format!("{} = {}", written_name(name), written(&node.value)));
+            format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// A TOML string on one line, so that its comment stands beside it.
+fn one_line(text: &str) -> String {
+    let mut out = String::from("\"");
+    for char in text.chars() {
+        match char {
+            '"' | '\\' => out.extend(['\\', char]),
+            control if control.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(control));
+            }
+            plain => out.push(plain),
+        }
+    }
+    out + "\""
+}
+
+/// A span as settings write it.
+pub(super) fn span(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    match millis {
+        _ if millis.is_multiple_of(3_600_000) && millis > 0 => format!("{}h", millis / 3_600_000),
+        _ if millis.is_multiple_of(60_000) && millis > 0 => format!("{}m", millis / 60_000),
+        _ if millis.is_multiple_of(1_000) => format!("{}s", millis / 1_000),
+        _ => format!("{millis}ms"),
+    }
+}

@@ -1,0 +1,51 @@
+//! Secrets stand outside the settings: `env:NAME` or `file:PATH` says where.
+
+use std::collections::BTreeMap;
+
+use super::Secret;
+use super::tree::Node;
+use super::value::{Read, Wrong, text};
+
+const EXPECTED: &str =
+    "write env:NAME for a variable or file:PATH for a file; the secret itself does not belong into settings";
+
+/// Reads the secret that `node` points to. Nothing of a value that is no such pointer is ever shown.
+pub(super) fn read(node: &Node, environment: &BTreeMap<&str, &str>) -> Read<Secret> {
+    let told = |remedy: String| Err(vec![Wrong { value: None, remedy }]);
+    let Ok(source) = text(node) else { return told(format!("is no text; {EXPECTED}")) };
+    let bytes = match source.split_once(':') {
+        Some(("env", name)) if is_name(name) => match environment.get(name) {
+            Some(value) => value.as_bytes().to_vec(),
+            None => return told(format!("variable {name} is not set; set it, or name another")),
+        },
+        Some(("file", path)) if !path.is_empty() => match std::fs::read(path) {
+            Ok(bytes) => without_newline(bytes),
+            Err(error) => {
+                return told(format!(
+                    "file \"{path}\" cannot be read: {error}; name one that this user may read"
+                ));
+            }
+        },
+        _ => return told(format!("is no place of a secret; {EXPECTED}")),
+    };
+    if bytes.is_empty() {
+        return told(format!(
+            "{source} is empty; put some random bytes there, such as the output of `openssl rand -base64 32`"
+        ));
+    }
+    Ok(Secret { source, bytes })
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Editors end a file with a newline that is no part of the secret.
+fn without_newline(mut bytes: Vec<u8>) -> Vec<u8> {
+    for end in [b'\n', b'\r'] {
+        if bytes.last() == Some(&end) {
+            bytes.pop();
+        }
+    }
+    bytes
+}

@@ -1,0 +1,599 @@
+//! Settings as users write them.
+
+use std::time::Duration;
+
+use http::Method;
+use onlyonce::policy::{Mode, On5xx};
+use onlyonce::scope::Source;
+use onlyonce::{Effects, Policy};
+use proptest::prelude::*;
+
+use super::setting::{Kind, SETTINGS, Setting, Standing};
+use super::*;
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("onlyonce-config-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const UPSTREAM: &str = "upstream = \"http://127.0.0.1:3000\"\n";
+
+/// What comes of a file, `NAME=VALUE` of the environment, and `--set`.
+fn load_all(file: impl AsRef<[u8]>, environment: &[(&str, &str)], sets: &[&str]) -> Result<Loaded, Faults> {
+    let folder = Folder::new();
+    let sources = Sources {
+        file: Some(folder.file("o.toml", file)),
+        environment: environment
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        sets: sets.iter().map(|set| (*set).to_owned()).collect(),
+        flags: Vec::new(),
+    };
+    load(&sources)
+}
+
+/// A file below the one line every file needs.
+fn load_file(file: &str) -> Result<Loaded, Faults> {
+    load_all(format!("{UPSTREAM}{file}"), &[], &[])
+}
+
+/// Every fault as it is told, without the folder's name.
+fn told(found: Result<Loaded, Faults>) -> Vec<String> {
+    let faults = found.err().map(|faults| faults.0).unwrap_or_default();
+    faults
+        .iter()
+        .map(|fault| {
+            let told = fault.to_string();
+            match told.rsplit_once(" (") {
+                Some((told, place)) if place.contains("o.toml line") => {
+                    format!("{told} (line {}", place.rsplit(' ').next().unwrap())
+                }
+                _ => told,
+            }
+        })
+        .collect()
+}
+
+fn warned(file: &str) -> Vec<String> {
+    let loaded = load_file(file).unwrap_or_else(|faults| panic!("{faults}"));
+    loaded
+        .warnings
+        .iter()
+        .map(|warning| format!("{} {}", warning.path, warning.value.as_deref().unwrap_or("-")))
+        .collect()
+}
+
+#[test]
+fn flags_and_sets_beat_the_environment_which_beats_the_file() {
+    let folder = Folder::new();
+    let file = folder.file("o.toml", "listen = \"127.0.0.1:1\"\nadmin = \"127.0.0.1:11\"\nservice = \"file\"\n[policy]\nlease = \"7s\"\nretention = \"2h\"\ndeadline = \"1m\"\n");
+    let variables = [
+        ("ONLYONCE_LISTEN", "127.0.0.1:2"),
+        ("ONLYONCE_ADMIN", "127.0.0.1:12"),
+        ("ONLYONCE_POLICY__LEASE", "8s"),
+        ("ONLYONCE_POLICY__RETENTION", "3h"),
+        ("PATH", "/bin"),
+    ];
+    let sources = Sources {
+        file: Some(file),
+        environment: variables.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+        sets: ["listen=127.0.0.1:3", "policy.lease=9s", "policy.lease = 10s"].map(str::to_owned).to_vec(),
+        flags: vec![
+            ("--upstream", "upstream", "http://h:1".into()),
+            ("--listen", "listen", "127.0.0.1:4".into()),
+        ],
+    };
+    let config = load(&sources).unwrap().config;
+    let policy = config.default.policy;
+    assert_eq!(config.listen.port(), 4);
+    assert_eq!(config.admin.port(), 12);
+    assert_eq!(&*config.service, "file");
+    assert_eq!(policy.lease, Duration::from_secs(10));
+    assert_eq!(policy.retention, Duration::from_secs(3 * 3600));
+    assert_eq!(policy.deadline, Duration::from_secs(60));
+    assert_eq!(policy.horizon, Policy::default().horizon);
+}
+
+#[test]
+fn values_of_variables_and_sets_are_toml_and_a_bare_word_is_a_text() {
+    let environment = [
+        ("ONLYONCE_LISTEN", "[::1]:8080"),
+        ("ONLYONCE_SERVICE", "42"),
+        ("ONLYONCE_POLICY__ON_5XX", "store"),
+        ("ONLYONCE_POLICY__REQUIRED", "true"),
+        ("ONLYONCE_POLICY__RELEASE", "[401,403]"),
+        ("ONLYONCE_POLICY__FINGERPRINT__BODY", "'bytes'"),
+        ("ONLYONCE_ROUTE", "[{ match = 'POST /a', effects = 'keyed' }]"),
+        ("ONLYONCE_POLICY", "{ mode = 'observe' }"),
+    ];
+    let loaded = load_all(UPSTREAM, &environment, &["policy.request_bytes_max=5", "store=memory:"]);
+    let config = loaded.unwrap_or_else(|faults| panic!("{faults}")).config;
+    let policy = &config.default.policy;
+    assert_eq!(config.listen.to_string(), "[::1]:8080");
+    assert_eq!(&*config.service, "42");
+    assert_eq!(policy.on_5xx, On5xx::Store);
+    assert_eq!(policy.required, [Method::POST, Method::PATCH]);
+    assert_eq!(policy.release, [401, 403]);
+    assert_eq!(policy.request_bytes_max, 5);
+    assert_eq!(policy.mode, Mode::Observe);
+    assert_eq!(config.store, store::Url::Memory);
+    assert_eq!(config.routes[0].policy.effects, Effects::Keyed);
+}
+
+#[test]
+fn what_begins_like_a_setting_and_is_none_is_let_be() {
+    let environment = [
+        ("ONLYONCE_PORT", "tcp://10.0.0.1:8080"),
+        ("ONLYONCE_SERVICE_HOST", "10.0.0.1"),
+        ("ONLYONCE_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("ONLYONCE_ADMIN_TOKEN", "0123456789abcdef"),
+    ];
+    let file = format!("{UPSTREAM}[[admin_token]]\ntoken = \"env:ONLYONCE_ADMIN_TOKEN\"\n");
+    let config = load_all(file, &environment, &[]).unwrap().config;
+    assert_eq!(config.admin_tokens[0].token.bytes, b"0123456789abcdef");
+    assert_eq!(config.admin_tokens[0].role, Role::Read);
+    let misspelt = load_all(UPSTREAM, &[("ONLYONCE_LISSEN", "127.0.0.1:1")], &[]);
+    assert_eq!(told(misspelt), ["lissen: is no setting; did you mean listen? (environment ONLYONCE_LISSEN)"]);
+}
+
+#[test]
+fn of_two_the_more_specific_wins() {
+    let dialects = load_file(
+        "[policy]\ndialect = \"stripe\"\nunknown = [504]\n\
+         [[route]]\nmatch = \"/a\"\n\
+         [[route]]\nmatch = \"/b\"\ndialect = \"conflict\"\n\
+         [[route]]\nmatch = \"/c\"\ndialect = \"conflict\"\nkey_chars_max = 99\nunknown = [408]\n",
+    )
+    .unwrap();
+    let [a, b, c] = [0, 1, 2].map(|at| &dialects.config.routes[at].policy);
+    assert_eq!((a.on_5xx, &a.unknown[..], a.key.chars_max), (On5xx::Store, &[504][..], 255));
+    assert_eq!((b.on_5xx, &b.unknown[..], b.key.chars_max), (On5xx::Store, &[502, 504][..], 128));
+    assert_eq!((c.on_5xx, &c.unknown[..], c.key.chars_max), (On5xx::Store, &[408][..], 99));
+    let left = dialects.warnings.iter().find(|warning| warning.path == "route[1].dialect").unwrap();
+    assert!(left.remedy.contains("brings: syntax, on_5xx;"), "{left}");
+}
+
+#[test]
+fn a_route_has_the_policy_but_for_what_it_says_itself() {
+    let file = "upstream_protocol = \"http2\"\n[policy]\nrequired = true\nretention = \"2h\"\n\
+                [[route]]\nmatch = \"PUT /a/*\"\nupstream = \"https://h/base\"\nmethods = [\"PUT\", \"POST\"]\n\
+                [[route]]\nmatch = \"/b/**\"\nupstream_protocol = \"http1\"\nrequired = [\"DELETE\"]\nfingerprint.body = \"bytes\"\n";
+    let config = load_file(file).unwrap().config;
+    let [a, b] = &config.routes[..] else { panic!("two routes") };
+    assert_eq!(&*a.name, "PUT /a/*");
+    assert_eq!((a.upstream.uri.to_string(), a.upstream.protocol), ("https://h/base".into(), Protocol::Http2));
+    assert_eq!(a.policy.required, [Method::POST]);
+    assert_eq!(a.policy.retention, Duration::from_secs(7200));
+    assert_eq!(
+        (b.upstream.uri.to_string(), b.upstream.protocol),
+        ("http://127.0.0.1:3000/".into(), Protocol::Http1)
+    );
+    assert_eq!(b.policy.required, [Method::DELETE]);
+    assert_eq!(b.policy.fingerprint.body, onlyonce::fingerprint::BodyForm::Bytes);
+    assert_eq!(config.default.policy.fingerprint.body, onlyonce::fingerprint::BodyForm::Auto);
+}
+
+#[test]
+fn every_fault_is_told_at_once_with_path_value_remedy_and_place() {
+    let file = "listen = \"localhost:80\"\nlease = \"5s\"\n\
+                [policy]\nlaese = \"5s\"\nlease = \"5ms\"\nrelease = [99, \"x\"]\naccept = \"always\"\n\
+                [[route]]\nmatch = \"POST /a\"\nlease = \"10m\"\n\
+                [limits]\nin_flight = 3\n";
+    let found =
+        told(load_all(file, &[("ONLYONCE_POLICY__EFFECTS", "magic")], &["policy.retention=0s", "oops"]));
+    assert_eq!(
+        found,
+        [
+            "--set: \"oops\" has no value; write it like policy.lease=5s (--set)",
+            "lease: is no setting; lease belongs to [policy] (line 2)",
+            "limits.in_flight: is not in this release, and ignoring it would break what it promises; take it out (line 12)",
+            "policy.laese: is no setting; did you mean lease? (line 4)",
+            "upstream: names no service to stand in front of; give --upstream http://HOST:PORT, or set it in the file",
+            "policy.effects: \"magic\" is not one of local, keyed, queryable, opaque (environment ONLYONCE_POLICY__EFFECTS)",
+            "policy.accept: \"always\" needs accepted work and [encryption], which are not in this release; take it out (line 7)",
+            "policy.release: \"99\" is no final HTTP status; use 200 to 599 (line 6)",
+            "policy.release: \"x\" is not an HTTP status; write it like 429 (line 6)",
+            "policy.retention: \"0s\" is shorter than 1s; keep answers at least that long (--set)",
+            "policy.lease: \"5ms\" is too short to be renewed in time; set at least 1s (line 5)",
+            "route[0].deadline of \"POST /a\": \"5m\" is shorter than lease 10m; set at least that (line 8)",
+            "listen: \"localhost:80\" is a name; write 127.0.0.1:80 (line 1)",
+        ]
+    );
+}
+
+/// Each line: what stands in the file, and part of what is told, one fault alone.
+#[test]
+fn every_kind_of_fault_is_told_with_its_remedy() {
+    let folder = Folder::new();
+    let cert = folder.file("cert.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    let key = folder.file("key.pem", include_str!("../caller/fixtures/rsa-new.pem"));
+    let public = folder.file("public.pem", include_str!("../caller/fixtures/rsa-new.pub.pem"));
+    let empty = folder.file("empty", "\n");
+    let (cert, key, public, empty) = (cert.display(), key.display(), public.display(), empty.display());
+    for (file, expected) in [
+        ("admin = \"0.0.0.0:8081\"", "admin: \"0.0.0.0:8081\" can be reached from other machines"),
+        ("admin = \"127.0.0.1:8080\"", "admin: \"127.0.0.1:8080\" is where clients come in too"),
+        ("listen = \"0.0.0.0:8081\"", "admin: \"127.0.0.1:8081\" is where clients come in too"),
+        ("listen = \":80\"", "write 127.0.0.1:80"),
+        ("listen = 80", "is not a text"),
+        ("listen = \"127.0.0.1:3000\"", "upstream: \"http://127.0.0.1:3000/\" is this gateway itself"),
+        ("store = \"mongo://ann:hunter2@h\"", "store \"mongo://…\" is of no known kind"),
+        ("trusted_from = \"10.0.0.0/8\"", "trusted_from: \"10.0.0.0/8\" is not a list"),
+        ("trusted_from = [\"10.0.0.1/8\"]", "write 10.0.0.0/8"),
+        ("upstream_ca = \"/nowhere.pem\"", "cannot be read"),
+        (&format!("upstream_ca = \"{key}\""), "holds no \"CERTIFICATE\" in PEM"),
+        ("policy = 3", "policy: is no table; write [policy]"),
+        ("route = 3", "route: is no list of tables; write [[route]]"),
+        ("route = [3]", "route[0]: \"3\" is no list of tables"),
+        ("webhooks = 3", "is no table of tables; write [webhooks.NAME]"),
+        ("[webhooks]\nbank = 3", "webhooks.bank: is no table of tables"),
+        ("[[route]]\nlease = \"5s\"", "route[0].match: says which requests it is about"),
+        (
+            "[[route]]\nmatch = \"/a\"\n[[route]]\nmatch = \"* /a\"",
+            "route[1].match of \"* /a\": \"* /a\" is the match of route[0] too",
+        ),
+        ("[[route]]\nmatch = \"/a\"\nupstream = \"h:80\"", "route[0].upstream"),
+        ("[[route]]\nmatch = \"/a\"\nprobe = \"h:80\"", "route[0].probe"),
+        ("[[route]]\nmatch = \"/a\"\nlisten = \"h:80\"", "listen belongs outside any table"),
+        (
+            "[policy]\nscope = [\"jwt:sub\"]",
+            "policy.scope: \"jwt:sub\" needs keys to verify tokens with; set jwt.keys",
+        ),
+        ("[policy]\nscope = [\"certificate\"]", "policy.scope: \"certificate\" needs somebody who issues"),
+        ("[policy]\nscope = [\"route\"]", "tells no caller from another"),
+        ("[policy]\nscope = [\"header:Idempotency-Key\"]", "is the header of the key itself"),
+        ("[policy]\nscope = [\"cookie:a\"]", "is none we know; use header:NAME"),
+        ("trusted_from = []\n[policy]\nscope = [\"trusted:x-user\"]", "is believed from nobody"),
+        (
+            "[[route]]\nmatch = \"/a\"\nscope = [\"jwt:sub\"]",
+            "route[0].scope of \"/a\": \"jwt:sub\" needs keys",
+        ),
+        ("[policy]\nrequest_age_max = \"5m\"", "policy.request_age_max: is not in this release"),
+        ("[encryption]\nkeys = [\"env:X\"]", "encryption.keys: is not in this release"),
+        ("[policy]\nkey_chars_min = -1", "is below 0"),
+        ("[policy]\nheader = \"a b\"", "is no name of a header"),
+        ("[policy]\nfingerprint.ignore = [\"a\"]", "does not start with a slash"),
+        (
+            "[policy]\nfingerprint.secrets = [\"hunter2\"]",
+            "policy.fingerprint.secrets: is no place of a secret",
+        ),
+        (&format!("[policy]\nfingerprint.secrets = [\"file:{empty}\"]"), "is empty"),
+        ("[policy]\nlease = 1979-05-27", "is not a span"),
+        (&format!("[tls]\ncert = \"{cert}\""), "tls.key: is missing beside tls.cert"),
+        (&format!("[tls]\ncert = \"{key}\"\nkey = \"{key}\""), "tls.cert"),
+        (&format!("[tls]\ncert = \"{cert}\"\nkey = \"{key}\""), "tls.cert: "),
+        ("[jwt]\nissuer = \"x\"", "jwt.keys: has no key to verify tokens with"),
+        ("[jwt]\nkeys = [\"env:MISSING\"]", "jwt.keys: variable MISSING is not set"),
+        ("[jwt]\nkeys = [\"file:/nowhere\"]", "jwt.keys: file \"/nowhere\" cannot be read"),
+        (&format!("[jwt]\nkeys = [\"file:{key}\"]"), "has a private key"),
+        (
+            &format!("[jwt]\nkeys = [\"file:{public}\"]\nalgorithms = [\"HS256\"]"),
+            "has a key for RS256, which jwt.algorithms does not list",
+        ),
+        (
+            "[jwt]\nkeys = [\"env:LONG\"]\nalgorithms = [\"RS256\"]",
+            "has a key for HS256, which jwt.algorithms does not list",
+        ),
+        ("[jwt]\nkeys = [\"env:LONG\"]\nalgorithms = [\"none\"]", "is not one of HS256, RS256, ES256"),
+        (
+            "[jwt]\nkeys = [\"env:LONG\"]\nalgorithms = []",
+            "has a key for HS256, which jwt.algorithms does not list",
+        ),
+        ("[[admin_token]]\nname = \"ann\"", "admin_token[0].token: is missing"),
+        (
+            "[[admin_token]]\ntoken = \"env:LONG\"\nname = \"a\"\n[[admin_token]]\ntoken = \"env:LONG\"\nname = \"b\"",
+            "is the same secret",
+        ),
+        (
+            "[[admin_token]]\ntoken = \"env:LONG\"\nname = \"a\"\n[[admin_token]]\ntoken = \"env:SHORT\"\nname = \"a\"",
+            "is the name of the token",
+        ),
+        ("[background]\nsweep_every = \"0s\"", "would never rest"),
+        ("[background]\nreap_batch = 0", "is not from 1 to 100000"),
+        ("[log]\nfilter = \"onlyonce=loud\"", "is no filter"),
+        ("[webhooks.bank]\nsecrets = [\"hunter2\"]", "webhooks.bank.secrets: is no place of a secret"),
+        ("[destinations.mail]\nurl = \"mail\"", "destinations.mail.url"),
+    ] {
+        let environment = [("LONG", "a secret of more than thirty-two bytes"), ("SHORT", "short")];
+        let found = told(load_all(format!("{UPSTREAM}{file}"), &environment, &[]));
+        assert!(found.len() == 1 && found[0].contains(expected), "{file}: {found:#?}");
+        assert!(!found[0].contains("hunter2"), "{found:?}");
+    }
+}
+
+#[test]
+fn an_upstream_must_be_one() {
+    for (upstream, expected) in [
+        ("ftp://h", "is neither http:// nor https://"),
+        ("h:80", "does not say http:// or https://"),
+        ("http://h/?a=b", "has a query"),
+        ("http://ann:hunter2@h", "has credentials in it"),
+    ] {
+        let found = told(load_all(format!("upstream = \"{upstream}\""), &[], &[]));
+        assert!(found.len() == 1 && found[0].contains(expected), "{upstream}: {found:?}");
+        assert!(!found[0].contains("hunter2"));
+    }
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_told_by_line_and_column() {
+    let found = told(load_all("listen = \"127.0.0.1:1\"\nadmin = = 3\n", &[], &[]));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("is no TOML: ") && found[0].contains("mend line 2, column 9"), "{found:?}");
+    assert!(told(load_all(b"a = \"\xff\"", &[], &[]))[0].contains("is no text in UTF-8"));
+    let missing = Sources { file: Some("/nowhere/o.toml".into()), ..Sources::default() };
+    assert!(load(&missing).unwrap_err().to_string().contains("config: \"/nowhere/o.toml\" cannot be read"));
+}
+
+#[test]
+fn what_is_set_inside_a_list_or_a_value_is_told() {
+    let file = "service = \"x\"\n[[route]]\nmatch = \"/a\"\n";
+    let found =
+        told(load_all(format!("{UPSTREAM}{file}"), &[], &["route.lease=5s", "store=memory:", "store.url=x"]));
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(
+        found.iter().any(|fault| fault.starts_with("route: is inside a list, which is set as a whole")),
+        "{found:?}"
+    );
+    assert!(found.iter().any(|fault| fault.starts_with("store.url: is inside \"store\"")), "{found:?}");
+}
+
+/// What is legal and risky: the file, and what is warned about besides what the defaults are warned about.
+#[test]
+fn what_may_be_regretted_is_a_warning() {
+    let defaults = ["policy.scope header:authorization", "policy.key_chars_min 1", "policy.effects opaque"];
+    assert_eq!(warned(""), defaults);
+    for (file, expected) in [
+        ("store = \"memory:\"", "store memory:"),
+        ("listen = \"0.0.0.0:8080\"", "listen 0.0.0.0:8080"),
+        ("trusted_from = [\"0.0.0.0/0\"]", "trusted_from 0.0.0.0/0"),
+        ("[policy]\nmode = \"observe\"", "policy.mode observe"),
+        ("[policy]\nanonymous = \"shared\"", "policy.anonymous shared"),
+        ("[policy]\nretention = \"30m\"", "policy.retention 30m"),
+        ("[policy]\nlease = \"5s\"\ndeadline = \"10s\"", "policy.deadline 10s"),
+        ("[policy]\nlease = \"10m\"\ndeadline = \"10m\"", "policy.lease 10m"),
+        ("[policy]\nwait_max = \"5m\"", "policy.wait_max 5m"),
+        ("[policy]\nstore_down = \"run\"", "policy.store_down run"),
+        ("[policy]\non_5xx = \"store\"", "policy.on_5xx store"),
+        ("[policy]\nrequest_bytes_max = \"100MiB\"", "policy.request_bytes_max 104857600"),
+        ("[background]\nreconcile_first = \"2s\"", "background.reconcile_first 2s"),
+        ("[background]\naccepted_at_once = 3", "background.accepted_at_once 3"),
+        ("[destinations.mail]\nurl = \"http://h\"", "destinations.mail.url http://h"),
+        ("[webhooks.bank]\nkey_pointer = \"/key\"", "webhooks.bank.key_pointer /key"),
+        ("[[route]]\nmatch = \"/a\"\nprobe = \"http://h\"", "route[0].probe http://h"),
+        ("[[route]]\nmatch = \"/a\"\neffects = \"local\"", "route[0].effects local"),
+        ("[[route]]\nmatch = \"/a\"\neffects = \"queryable\"", "route[0].effects queryable"),
+        ("[[route]]\nmatch = \"PUT /a\"\nrequired = true", "route[0].required true"),
+        ("[[route]]\nmatch = \"/a/**\"\n[[route]]\nmatch = \"POST /a/b\"", "route[1].match POST /a/b"),
+    ] {
+        let found: Vec<_> =
+            warned(file).into_iter().filter(|warning| !defaults.contains(&&**warning)).collect();
+        assert_eq!(found, [expected], "{file}");
+    }
+}
+
+#[test]
+fn a_shared_secret_that_can_be_guessed_is_a_warning() {
+    let file = format!(
+        "{UPSTREAM}[jwt]\nkeys = [\"env:SHORT\"]\n[[admin_token]]\ntoken = \"env:SHORT\"\n[policy]\nscope = [\"jwt:sub\"]\n"
+    );
+    let loaded = load_all(file, &[("SHORT", "short")], &[]).unwrap();
+    let paths: Vec<_> = loaded.warnings.iter().map(|warning| &*warning.path).collect();
+    assert!(paths.contains(&"jwt.keys") && paths.contains(&"admin_token[0].token"), "{paths:?}");
+    assert!(!paths.contains(&"policy.scope"));
+    assert_eq!(loaded.config.default.policy.scope, [Source::Jwt("sub".into())]);
+}
+
+#[test]
+fn algorithms_that_are_not_named_are_those_of_the_keys() {
+    let folder = Folder::new();
+    let public = folder.file("public.pem", include_str!("../caller/fixtures/rsa-new.pub.pem"));
+    let keys = [
+        ("env:LONG", vec![Algorithm::Hs256]),
+        (&format!("file:{}", public.display()), vec![Algorithm::Rs256]),
+    ];
+    for (key, algorithms) in keys {
+        let file = format!("{UPSTREAM}[jwt]\nkeys = [\"{key}\"]\n");
+        let loaded = load_all(file, &[("LONG", "a secret of more than thirty-two bytes")], &[]);
+        let jwt = loaded.unwrap_or_else(|faults| panic!("{faults}")).config.jwt.unwrap();
+        assert_eq!(jwt.algorithms, algorithms, "{key}");
+    }
+}
+
+/// G04: the same sources again read the file and the secrets as they are then.
+#[test]
+fn loading_again_reads_what_has_changed() {
+    let folder = Folder::new();
+    let secret = folder.file("secret", "one\n");
+    let text = |lease: &str| {
+        format!(
+            "{UPSTREAM}[policy]\nlease = \"{lease}\"\n[[admin_token]]\ntoken = \"file:{}\"\n",
+            secret.display()
+        )
+    };
+    let sources = Sources { file: Some(folder.file("o.toml", text("5s"))), ..Sources::default() };
+    let first = load(&sources).unwrap().config;
+    folder.file("o.toml", text("6s"));
+    folder.file("secret", "two\r\n");
+    let second = load(&sources).unwrap().config;
+    folder.file("o.toml", text("6"));
+    assert!(load(&sources).is_err());
+    assert_eq!(first.default.policy.lease, Duration::from_secs(5));
+    assert_eq!(second.default.policy.lease, Duration::from_secs(6));
+    assert_eq!([&first, &second].map(|config| &config.admin_tokens[0].token.bytes[..]), [b"one", b"two"]);
+}
+
+#[test]
+fn what_holds_is_shown_with_where_it_came_from_and_without_secrets() {
+    let file = "[policy]\ndialect = \"stripe\"\nfingerprint.secrets = [\"env:HIDDEN\"]\n[[route]]\nmatch = \"/a\"\nfingerprint.body = \"bytes\"\n";
+    let loaded =
+        load_all(format!("{UPSTREAM}{file}"), &[("HIDDEN", "hunter2")], &["policy.lease=5s"]).unwrap();
+    let shown = &loaded.effective;
+    for line in [
+        "lease = \"5s\" ",
+        "syntax = \"bare\" ",
+        "retention = \"24h\" ",
+        "[[route]]\n",
+        "[route.fingerprint]\n",
+        "secrets = [\"env:HIDDEN\"]",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    assert!(
+        shown.contains("# --set\n")
+            && shown.contains("# dialect stripe\n")
+            && shown.contains("o.toml line 3\n")
+    );
+    for text in [shown, &format!("{:?}", loaded.config), &format!("{:?}", loaded.warnings)] {
+        assert!(!text.contains("hunter2"));
+    }
+    let again = load_all(shown, &[("HIDDEN", "hunter2")], &[]).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(format!("{:?}", again.config), format!("{:?}", loaded.config));
+}
+
+/// A setting's place in a file, set to `value`.
+fn file_of(setting: &Setting, value: &str) -> String {
+    let (table, name) = setting.split();
+    let table = match table {
+        "" => return format!("{name} = {value}\n"),
+        "route" => "[[route]]\nmatch = \"/x\"".to_owned(),
+        "admin_token" => "[[admin_token]]\nrole = \"read\"".to_owned(),
+        table => format!("[{}]", table.replace('*', "x")),
+    };
+    if setting.path == "route.match" {
+        return format!("[[route]]\nmatch = {value}\n");
+    }
+    if setting.path == "admin_token.role" {
+        return format!("[[admin_token]]\ntoken = \"env:LONG\"\nrole = {value}\n");
+    }
+    format!("{table}\n{name} = {value}\n")
+}
+
+/// The table of settings is what is read: of each, a value that nothing can be is told by its path.
+#[test]
+fn every_setting_of_the_table_is_read() {
+    for setting in SETTINGS {
+        let upstream = if setting.path == "upstream" { "" } else { UPSTREAM };
+        let path = setting
+            .path
+            .replace("route.", "route[0].")
+            .replace("admin_token.", "admin_token[0].")
+            .replace('*', "x");
+        let found =
+            load_all(format!("{upstream}{}", file_of(setting, "1.5")), &[], &[]).map(drop).unwrap_err();
+        assert!(found.0.iter().any(|fault| fault.path == path), "{}: {found}", setting.path);
+        let is_policys = setting.path.strip_prefix("policy.");
+        if let Some(name) = is_policys {
+            let file = format!("{UPSTREAM}[[route]]\nmatch = \"/x\"\n{name} = 1.5\n");
+            let found = load_all(file, &[], &[]).map(drop).unwrap_err();
+            assert!(found.0.iter().any(|fault| fault.path == format!("route[0].{name}")), "{name}: {found}");
+        }
+    }
+}
+
+#[test]
+fn every_word_and_every_example_of_the_table_is_taken() {
+    let is_file = |setting: &Setting| matches!(setting.kind, Kind::File | Kind::Secret | Kind::Secrets);
+    for setting in
+        SETTINGS.iter().filter(|setting| !matches!(setting.standing, Standing::Refused) && !is_file(setting))
+    {
+        let upstream = if setting.path == "upstream" { "" } else { UPSTREAM };
+        let words = if let Kind::Words(words) = setting.kind
+            && setting.path != "policy.accept"
+        {
+            words.iter().map(|word| format!("\"{word}\"")).collect()
+        } else {
+            vec![setting.example.to_owned()]
+        };
+        for word in words {
+            let file = format!("{upstream}{}", file_of(setting, &word));
+            let found = load_all(&file, &[("LONG", "0123456789abcdef")], &[]);
+            let about: Vec<_> = found.err().into_iter().flat_map(|faults| faults.0).collect();
+            let path = setting.split().1;
+            assert!(!about.iter().any(|fault| fault.path.ends_with(path)), "{file}: {about:?}");
+        }
+    }
+}
+
+/// The example is without fault, and with every default of it spelt out nothing changes.
+#[test]
+fn the_example_is_the_defaults() {
+    let example = page::example();
+    let plain = load_all(&example, &[], &[]).unwrap_or_else(|faults| panic!("{faults}")).config;
+    let mut spelt = String::from(UPSTREAM);
+    let mut table = "";
+    for setting in SETTINGS.iter().filter(|setting| matches!(setting.standing, Standing::Used)) {
+        let Some(default) = setting.default else { continue };
+        let (own, name) = setting.split();
+        if matches!(own, "jwt" | "admin_token") {
+            continue;
+        }
+        if own != table {
+            spelt.push_str(&format!("[{own}]\n"));
+            table = own;
+        }
+        spelt.push_str(&format!("{name} = {default}\n"));
+    }
+    let spelt = load_all(&spelt, &[], &[]).unwrap_or_else(|faults| panic!("{faults}")).config;
+    assert_eq!(format!("{plain:?}"), format!("{spelt:?}"));
+    assert_eq!(plain.default.policy, Policy::default());
+    assert_eq!(spelt.default.policy, Policy::default());
+}
+
+/// No depth of brackets is too much to be told.
+#[test]
+fn a_value_that_is_nested_without_end_is_a_fault() {
+    let deep = "[".repeat(100_000);
+    assert!(load_all(format!("a = {deep}"), &[], &[]).is_err());
+    assert!(
+        load_all(UPSTREAM, &[("ONLYONCE_POLICY__SCOPE", &deep)], &[&format!("policy.methods={deep}")])
+            .is_err()
+    );
+    let closed = format!("{deep}{}", "]".repeat(100_000));
+    assert!(load_all(UPSTREAM, &[], &[&format!("policy.methods={closed}")]).is_err());
+}
+
+proptest! {
+    /// Whatever stands in a file, a variable or a `--set`, it is settings or faults.
+    #[test]
+    fn nothing_that_is_written_makes_loading_panic(file in ".{0,200}", value in ".{0,40}", set in ".{0,60}") {
+        let _ = load_all(file, &[("ONLYONCE_POLICY__LEASE", &value), ("ONLYONCE___", &value)], &[&set]);
+    }
+
+    /// The same for what is nearly right: every setting with odd values, alone and in routes.
+    #[test]
+    fn no_value_of_a_setting_makes_loading_panic(
+        at in 0..SETTINGS.len(),
+        value in prop_oneof![
+            Just("[]".to_owned()), Just("{}".to_owned()), Just("[[]]".to_owned()), Just("-1".to_owned()), Just("''".to_owned()),
+            Just("'9223372036854775807d'".to_owned()), Just("9223372036854775807".to_owned()), Just("99999999999999999999".to_owned()),
+            Just("nan".to_owned()), Just("[{}]".to_owned()), Just("{ x = {} }".to_owned()), "'[ -~&&[^']]{0,30}'", "[0-9a-zA-Z:/.%*\\[\\]{}\",= -]{0,30}",
+        ],
+    ) {
+        let setting = &SETTINGS[at];
+        let _ = load_all(format!("{UPSTREAM}{}", file_of(setting, &value)), &[], &[]);
+        let _ = load_all(UPSTREAM, &[], &[&format!("{}={value}", setting.path.replace('*', "x"))]);
+    }
+}

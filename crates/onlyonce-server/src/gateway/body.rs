@@ -1,0 +1,147 @@
+//! Bodies on their way through: nothing is held, nothing is copied.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use super::pool::Lent;
+
+/// What goes to a service: what the layer holds of a keyed request, or what the client sends as it comes.
+pub(crate) struct Upload {
+    body: onlyonce::Body<Incoming>,
+    progress: Option<Arc<Progress>>,
+}
+
+/// When a body that streams last moved.
+pub(crate) struct Progress {
+    since: Instant,
+    moved_ms: AtomicU64,
+}
+
+impl Progress {
+    fn moved(&self) {
+        let moved_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.moved_ms.store(moved_ms, Ordering::Relaxed);
+    }
+
+    /// How long nothing has moved.
+    pub(crate) fn still_for(&self) -> Duration {
+        self.since.elapsed().saturating_sub(Duration::from_millis(self.moved_ms.load(Ordering::Relaxed)))
+    }
+}
+
+impl Upload {
+    /// A body that is there already, or none at all.
+    pub(crate) fn whole(body: onlyonce::Body<Incoming>) -> Self {
+        Self { body, progress: None }
+    }
+
+    /// A body that comes as the client sends it, and whether it still does.
+    pub(crate) fn streaming(body: onlyonce::Body<Incoming>) -> (Self, Arc<Progress>) {
+        let progress = Arc::new(Progress { since: Instant::now(), moved_ms: AtomicU64::new(0) });
+        (Self { body, progress: Some(progress.clone()) }, progress)
+    }
+}
+
+impl HttpBody for Upload {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(progress) = &self.progress {
+            progress.moved();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// What comes back: the service's body as it comes, or a short one of our own.
+pub(crate) enum Body {
+    Service {
+        body: Incoming,
+        /// The connection it comes over, which is free for others once the body has ended.
+        lent: Option<Lent>,
+    },
+    Own(Option<Bytes>),
+}
+
+impl Body {
+    pub(crate) fn service(body: Incoming, lent: Option<Lent>) -> Self {
+        let lent = give_back_at_end(&body, lent);
+        Self::Service { body, lent }
+    }
+
+    pub(crate) fn own(bytes: Bytes) -> Self {
+        Self::Own(Some(bytes).filter(|bytes| !bytes.is_empty()))
+    }
+}
+
+fn give_back_at_end(body: &Incoming, lent: Option<Lent>) -> Option<Lent> {
+    if !body.is_end_stream() {
+        return lent;
+    }
+    if let Some(lent) = lent {
+        lent.give_back();
+    }
+    None
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let (body, lent) = match &mut *self {
+            Self::Service { body, lent } => (body, lent),
+            Self::Own(bytes) => return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+        };
+        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        match &frame {
+            Some(Ok(_)) => *lent = give_back_at_end(body, lent.take()),
+            None => {
+                if let Some(lent) = lent.take() {
+                    lent.give_back();
+                }
+            }
+            // Whatever is left on that connection is no answer to anybody.
+            Some(Err(_)) => drop(lent.take()),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Service { body, .. } => body.is_end_stream(),
+            Self::Own(bytes) => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Service { body, .. } => body.size_hint(),
+            Self::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Passing a request on to its service, and saying for certain what is certain.
+//!
+//! | what happened | outcome | answer |
+//! |---|---|---|
+//! | no connection; the request handed back unsent; `REFUSED_STREAM`; `GOAWAY` below our stream | did not run | 502 `upstream_unreachable` |
+//! | sent, then nothing until the deadline | unknown | 504 `upstream_outcome_unknown` |
+//! | sent, then reset, closed, or an answer that is none | unknown | 502 `upstream_outcome_unknown` |
+//!
+//! A request of which anything may have been sent is never sent again. One that a kept connection handed back is sent on
+//! another: nobody has seen it.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::header::{CONNECTION, HOST, UPGRADE};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
+use http_body::Body as HttpBody;
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use onlyonce::refusal::{NoAnswer, Refusal};
+use onlyonce::store::failpoint;
+use onlyonce::{Attempt, Dialect, Policy, Reason, problem};
+use tokio::time::timeout;
+
+use super::body::{Body, Progress, Upload};
+use super::headers;
+use super::phase::Ending;
+use super::pool::{Origin, Pool, Sender};
+use super::tunnel::Tunnels;
+use crate::config;
+
+/// How often a request that kept connections hand back is given to another kept one, before a fresh one is made.
+const KEPT_TRIES_MAX: u32 = 2;
+
+/// Passes requests on to one service.
+#[derive(Clone)]
+pub(crate) struct Forward(Arc<Target>);
+
+struct Target {
+    pool: Arc<Pool>,
+    scheme: Scheme,
+    authority: Authority,
+    /// What stands in front of every path; empty where nothing does.
+    prefix: String,
+    dialect: Dialect,
+    deadline: Duration,
+    tunnels: Tunnels,
+    ending: Ending,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+enum Failure {
+    /// Nothing was sent, or the service says that it did not look at it.
+    DidNotRun(String),
+    /// It may have run.
+    Unknown(Reason, String),
+}
+
+impl Forward {
+    pub(crate) fn new(route: &config::Route, pool: Arc<Pool>, tunnels: Tunnels, ending: Ending) -> Self {
+        let Policy { dialect, deadline, .. } = &route.policy;
+        let parts = route.upstream.uri.clone().into_parts();
+        let prefix =
+            parts.path_and_query.as_ref().map_or("", PathAndQuery::path).trim_end_matches('/').to_owned();
+        Self(Arc::new(Target {
+            pool,
+            scheme: parts.scheme.unwrap_or(Scheme::HTTP),
+            authority: parts.authority.expect("the settings were checked: an upstream has a host"),
+            prefix,
+            dialect: dialect.clone(),
+            deadline: *deadline,
+            tunnels,
+            ending,
+        }))
+    }
+}
+
+impl tower_service::Service<Request<onlyonce::Body<Incoming>>> for Forward {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<onlyonce::Body<Incoming>>) -> Self::Future {
+        let target = self.0.clone();
+        Box::pin(async move { Ok(target.forward(request).await) })
+    }
+}
+
+impl Target {
+    async fn forward(self: Arc<Self>, request: Request<onlyonce::Body<Incoming>>) -> Response<Body> {
+        let (mut parts, body) = request.into_parts();
+        let attempt = parts.extensions.remove::<Attempt>();
+        let upgraded = parts.extensions.remove::<OnUpgrade>();
+        let upgrade = upgraded.as_ref().and_then(|_| headers::upgrade(&parts.headers));
+        // What else is in there was for those in front.
+        parts.extensions.clear();
+        if let Some(attempt) = &attempt {
+            headers::say_attempt(&mut parts.headers, attempt);
+        }
+        let (upload, progress) = match (&attempt, body.is_end_stream()) {
+            (None, false) => {
+                let (upload, progress) = Upload::streaming(body);
+                (upload, Some(progress))
+            }
+            (Some(_), _) | (None, true) => (Upload::whole(body), None),
+        };
+        let is_upgrade = upgrade.is_some();
+        let request = Request::from_parts(parts, upload);
+        let answered = match self.in_time(request, upgrade, progress.as_deref()).await {
+            Ok((response, sender)) => self.answer(response, sender, upgraded.filter(|_| is_upgrade)),
+            Err(failure) => Err(failure),
+        };
+        answered.unwrap_or_else(|failure| self.tell(&failure, attempt.as_ref()))
+    }
+
+    /// Sends it, and waits for the head of the answer until the deadline. That counts from when the client's body last
+    /// moved: an upload may take as long as it takes.
+    async fn in_time(
+        &self,
+        request: Request<Upload>,
+        upgrade: Option<HeaderValue>,
+        progress: Option<&Progress>,
+    ) -> Result<(Response<Incoming>, Sender), Failure> {
+        let is_sent = AtomicBool::new(false);
+        let mut sending = pin!(self.send(request, upgrade, &is_sent));
+        let mut left = self.deadline;
+        loop {
+            if let Ok(sent) = timeout(left, sending.as_mut()).await {
+                return sent;
+            }
+            left = progress.map_or(Duration::ZERO, |body| self.deadline.saturating_sub(body.still_for()));
+            if left.is_zero() {
+                let late = format!("no answer within {:?}", self.deadline);
+                return Err(match is_sent.load(Ordering::Relaxed) {
+                    true => Failure::Unknown(Reason::Deadline, late),
+                    false => Failure::DidNotRun(late),
+                });
+            }
+        }
+    }
+
+    /// Sends it, once. A connection that was kept may have been closed by the service; what it hands back unsent goes to
+    /// another.
+    async fn send(
+        &self,
+        mut request: Request<Upload>,
+        upgrade: Option<HeaderValue>,
+        is_sent: &AtomicBool,
+    ) -> Result<(Response<Incoming>, Sender), Failure> {
+        let came_by = request.version();
+        let mut wanted = Origin::Kept;
+        let mut addressed_for = None;
+        for tries in 0.. {
+            let connection = self.pool.connection(wanted).await;
+            let (mut sender, origin) =
+                connection.map_err(|error| Failure::DidNotRun(format!("{error:#}")))?;
+            let version = sender.version();
+            match addressed_for.replace(version) {
+                None => self.address(&mut request, came_by, version, upgrade.as_ref())?,
+                Some(before) if before == version => {}
+                Some(_) => {
+                    return Err(Failure::DidNotRun("the service changed from one HTTP to another".into()));
+                }
+            }
+            is_sent.store(true, Ordering::Relaxed);
+            failpoint!("forward.before");
+            let mut error = match sender.send(request).await {
+                Ok(response) => {
+                    failpoint!("forward.after");
+                    return Ok((response, sender));
+                }
+                Err(error) => error,
+            };
+            match (error.take_message(), origin) {
+                (Some(unsent), Origin::Kept) => request = unsent,
+                (Some(_), Origin::Fresh) => return Err(Failure::DidNotRun(chain(error.error()))),
+                (None, _) => return Err(self.judge(error.error())),
+            }
+            is_sent.store(false, Ordering::Relaxed);
+            if tries == KEPT_TRIES_MAX {
+                wanted = Origin::Fresh;
+            }
+        }
+        unreachable!("a fresh connection ends the loop, one way or the other")
+    }
+
+    /// Makes it a request to this service.
+    fn address(
+        &self,
+        request: &mut Request<Upload>,
+        came_by: Version,
+        goes_by: Version,
+        upgrade: Option<&HeaderValue>,
+    ) -> Result<(), Failure> {
+        let host = request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
+        if !request.headers().contains_key(HOST) {
+            let authority = HeaderValue::try_from(self.authority.as_str());
+            request.headers_mut().insert(HOST, authority.expect("an authority is visible ASCII"));
+        }
+        let upgrade = upgrade.filter(|_| goes_by != Version::HTTP_2);
+        headers::to_service(request.headers_mut(), came_by, goes_by, upgrade);
+        *request.version_mut() = goes_by;
+        let is_prefixed = !self.prefix.is_empty() && request.uri().path().starts_with('/');
+        if !is_prefixed && goes_by != Version::HTTP_2 {
+            return Ok(());
+        }
+        let mut parts = request.uri().clone().into_parts();
+        if is_prefixed {
+            let behind = parts.path_and_query.as_ref().map_or("", PathAndQuery::as_str);
+            let whole = PathAndQuery::try_from(format!("{}{behind}", self.prefix));
+            parts.path_and_query = Some(whole.map_err(|error| Failure::DidNotRun(error.to_string()))?);
+        }
+        if goes_by == Version::HTTP_2 {
+            parts.scheme = Some(self.scheme.clone());
+            parts.authority = Some(host.unwrap_or_else(|| self.authority.clone()));
+        }
+        *request.uri_mut() = Uri::from_parts(parts).map_err(|error| Failure::DidNotRun(error.to_string()))?;
+        Ok(())
+    }
+
+    /// What an error says of a request that was not handed back.
+    fn judge(&self, error: &hyper::Error) -> Failure {
+        let text = chain(error);
+        if was_refused(error) {
+            return Failure::DidNotRun(text);
+        }
+        let reason = match error {
+            _ if self.ending.has_come() => Reason::Stopped,
+            error if error.is_parse() => Reason::AnswerBroken,
+            _ => Reason::ConnectionLost,
+        };
+        Failure::Unknown(reason, text)
+    }
+
+    /// The service's answer, as it comes.
+    fn answer(
+        &self,
+        mut response: Response<Incoming>,
+        sender: Sender,
+        upgraded: Option<OnUpgrade>,
+    ) -> Result<Response<Body>, Failure> {
+        *response.version_mut() = Version::HTTP_11;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let protocol = response.headers().get(UPGRADE).cloned();
+            let (Some(client), Some(protocol)) = (upgraded, protocol) else {
+                let text = "the service changed to another protocol that nobody asked for";
+                return Err(Failure::Unknown(Reason::AnswerBroken, text.into()));
+            };
+            self.tunnels.open(client, hyper::upgrade::on(&mut response));
+            headers::to_client(response.headers_mut());
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            response.headers_mut().insert(UPGRADE, protocol);
+            return Ok(response.map(|body| Body::service(body, None)));
+        }
+        headers::to_client(response.headers_mut());
+        let lent = sender.lent(&self.pool);
+        Ok(response.map(|body| Body::service(body, lent)))
+    }
+
+    /// What the client, the layer and the operator are told.
+    fn tell(&self, failure: &Failure, attempt: Option<&Attempt>) -> Response<Body> {
+        let key = attempt.map(|attempt| attempt.key().digest_short());
+        let key = key.as_ref().map(tracing::field::display);
+        let refusal = match failure {
+            Failure::DidNotRun(why) => {
+                tracing::warn!(upstream = %self.authority, key, why, "the request did not reach the service");
+                if let Some(attempt) = attempt {
+                    attempt.did_not_run();
+                }
+                Refusal::UpstreamUnreachable
+            }
+            Failure::Unknown(reason, why) => {
+                tracing::warn!(upstream = %self.authority, key, why, "whether the service did the work is not known");
+                if let Some(attempt) = attempt {
+                    attempt.unknown_because(*reason);
+                }
+                let is_late = *reason == Reason::Deadline;
+                Refusal::UpstreamOutcomeUnknown(if is_late { NoAnswer::TimedOut } else { NoAnswer::Lost })
+            }
+        };
+        problem::answer(&refusal, &self.dialect, None).map(Body::own)
+    }
+}
+
+/// Whether the service itself says that it did not look at the request.
+fn was_refused(error: &hyper::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            let is_refusal = error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
+            return error.is_remote() && is_refusal;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// An error and its causes on one line, for logs.
+fn chain(error: &hyper::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

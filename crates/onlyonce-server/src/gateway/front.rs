@@ -1,0 +1,176 @@
+//! What a client's request goes through before the layer: what cannot be judged is refused, what can is spelt one way,
+//! and its route is found.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bytes::Bytes;
+use futures_util::future::Either;
+use http::header::{HOST, TRANSFER_ENCODING};
+use http::uri::{Authority, PathAndQuery};
+use http::{HeaderValue, Method, Request, Response, Uri, Version};
+use hyper::body::Incoming;
+use onlyonce::ResponseFuture;
+use tower_service::Service;
+
+use super::body::Body;
+use super::forward::Forward;
+use super::head::Head;
+use super::headers::{self, Asker};
+use super::site::{Route, Site};
+use super::{own, path};
+use crate::caller::ClientCertificate;
+
+/// The site that holds now, for all connections.
+pub(crate) type Sites = Arc<RwLock<Arc<Site>>>;
+
+/// One client's connection, as its requests see it.
+pub(crate) struct Front {
+    pub(crate) sites: Sites,
+    pub(crate) asker: Asker,
+    pub(crate) certificate: Option<ClientCertificate>,
+    pub(crate) head: Head,
+}
+
+/// The answer to a request that goes no further.
+type Refused = Box<Response<Bytes>>;
+type Answer = Result<Response<onlyonce::Body<Body>>, Infallible>;
+type Forwarding = <Forward as Service<Request<onlyonce::Body<Incoming>>>>::Future;
+
+impl hyper::service::Service<Request<Incoming>> for Front {
+    type Response = Response<onlyonce::Body<Body>>;
+    type Error = Infallible;
+    type Future = Either<ResponseFuture<Forwarding, Body, Infallible>, Ready<Answer>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let site = self.sites.read().unwrap_or_else(PoisonError::into_inner).clone();
+        match self.enter(request, &site) {
+            Ok((request, route)) => Either::Left(route.service.clone().call(request)),
+            Err(answer) => Either::Right(ready(Ok((*answer).map(onlyonce::Body::whole)))),
+        }
+    }
+}
+
+impl Front {
+    /// The request as it is judged and passed on, and its route; or the answer to one that is neither.
+    fn enter<'a>(
+        &self,
+        mut request: Request<Incoming>,
+        site: &'a Site,
+    ) -> Result<(Request<Incoming>, &'a Route), Refused> {
+        if *request.method() == Method::CONNECT {
+            return Err(own::no_tunnels().into());
+        }
+        if request.headers().contains_key(TRANSFER_ENCODING) && self.head.is_ambiguous() {
+            return Err(
+                own::bad_request_and_close("The request has both a length and a transfer coding.").into()
+            );
+        }
+        name_host(&mut request)?;
+        spell(&mut request)?;
+        if let Some(answer) = site.published.answer(request.method(), request.uri().path()) {
+            return Err(Box::new(answer));
+        }
+        if let Some(answer) = own::answer(&request) {
+            return Err(answer.into());
+        }
+        let asked = own::asked_route(&request);
+        let route = match &asked {
+            Some(name) => site.named(name),
+            None => site.route(request.method(), request.uri().path()),
+        };
+        let key = Some(&route.policy.header).filter(|_| route.policy.methods.contains(request.method()));
+        headers::strip_named(request.headers_mut(), key);
+        site.callers.strip_untrusted(request.headers_mut(), self.address());
+        let is_trusted = site.callers.trusts(self.address());
+        headers::forward(request.headers_mut(), &self.asker, is_trusted);
+        if asked.is_some() || request.headers().contains_key(&route.policy.header) {
+            request = self.identified(request, route, site);
+        }
+        Ok((request, route))
+    }
+
+    /// What the layer goes by, for requests it may have to look at.
+    fn identified(&self, request: Request<Incoming>, route: &Route, site: &Site) -> Request<Incoming> {
+        let (mut parts, body) = request.into_parts();
+        let certificate = self.certificate.as_ref();
+        if let Some(verified) =
+            site.callers.verified(&parts, self.address(), certificate, &route.policy.scope)
+        {
+            parts.extensions.insert(verified);
+        }
+        if let Some(name) = &route.name {
+            parts.extensions.insert(name.clone());
+        }
+        Request::from_parts(parts, body)
+    }
+
+    fn address(&self) -> IpAddr {
+        self.asker.address
+    }
+}
+
+/// Exactly one host, in `Host`, and the target without it: HTTP/1.1 demands the header, an absolute target wins over it,
+/// and HTTP/2 has it in the target.
+fn name_host(request: &mut Request<Incoming>) -> Result<(), Refused> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(own::bad_request_and_close("The request has more than one Host.").into());
+    }
+    if host.is_some_and(|host| !is_host(host.as_bytes())) {
+        return Err(own::bad_request_and_close("The request's Host is not the name of one.").into());
+    }
+    match (request.uri().authority(), host) {
+        (None, None) if request.version() == Version::HTTP_11 => {
+            Err(own::bad_request_and_close("The request has no Host.").into())
+        }
+        (None, _) => Ok(()),
+        (Some(authority), Some(host))
+            if request.version() == Version::HTTP_2 && !is_same(authority, host) =>
+        {
+            Err(own::bad_request("The request names two hosts.").into())
+        }
+        (Some(authority), _) => {
+            if !is_host(authority.as_str().as_bytes()) {
+                return Err(own::bad_request("The request's host is not the name of one.").into());
+            }
+            let host = HeaderValue::try_from(authority.as_str());
+            let host = host.map_err(|_| own::bad_request("The request's host is not the name of one."))?;
+            let path = request.uri().path_and_query().cloned();
+            *request.uri_mut() = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
+            request.headers_mut().insert(HOST, host);
+            Ok(())
+        }
+    }
+}
+
+/// What can stand in a host and a port, and no list of them.
+fn is_host(host: &[u8]) -> bool {
+    host.iter().all(|byte| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b':' | b'[' | b']' | b'%')
+    })
+}
+
+fn is_same(authority: &Authority, host: &HeaderValue) -> bool {
+    authority.as_str().as_bytes().eq_ignore_ascii_case(host.as_bytes())
+}
+
+/// The path in its one spelling. `OPTIONS *` has none.
+fn spell(request: &mut Request<Incoming>) -> Result<(), Refused> {
+    let uri = request.uri();
+    if uri.path() == "*" && *request.method() == Method::OPTIONS {
+        return Ok(());
+    }
+    let spelt = path::normalised(uri.path()).map_err(|fault| own::bad_request(fault.detail()))?;
+    let std::borrow::Cow::Owned(spelt) = spelt else { return Ok(()) };
+    let whole = match uri.query() {
+        Some(query) => format!("{spelt}?{query}"),
+        None => spelt,
+    };
+    let whole = PathAndQuery::try_from(whole).map_err(|_| own::bad_request("The path cannot be read."))?;
+    *request.uri_mut() = Uri::from(whole);
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! Which headers pass, and what we add.
+//!
+//! 1. What is about one connection stays on it (RFC 9110, 7.6.1): what `Connection` names, and those that are so by
+//!    definition. An upgrade is passed on as one.
+//! 2. `Host` is passed on as the client sent it: services make links of it.
+//! 3. `X-Forwarded-For`, `-Proto` and `-Host` say who asked whom, and how. Those of a trusted proxy are continued, anybody
+//!    else's are replaced. `Forwarded` is continued for a trusted proxy that uses it, and else taken off.
+//! 4. A service learns of a keyed request which attempt it is, whose key, and the handle to refer to it by.
+
+use std::net::IpAddr;
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use onlyonce::Attempt;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const ATTEMPT: HeaderName = HeaderName::from_static("onlyonce-attempt");
+const TOKEN: HeaderName = HeaderName::from_static("onlyonce-token");
+const SCOPE: HeaderName = HeaderName::from_static("onlyonce-scope");
+
+const HOP_BY_HOP: [HeaderName; 6] =
+    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE];
+
+/// Who asks, as the service is told.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    pub(crate) address: IpAddr,
+    /// The address as text, made once for a connection.
+    text: HeaderValue,
+    proto: HeaderValue,
+}
+
+impl Asker {
+    pub(crate) fn new(address: IpAddr, is_secure: bool) -> Self {
+        let address = address.to_canonical();
+        let text = HeaderValue::try_from(address.to_string()).expect("an address is visible ASCII");
+        let proto = HeaderValue::from_static(if is_secure { "https" } else { "http" });
+        Self { address, text, proto }
+    }
+}
+
+/// Takes off what `Connection` names, before anybody judges by it. The header of a key stays for the layer, which
+/// refuses such a request; `Host` and the length are not the sender's to take off.
+pub(crate) fn strip_named(headers: &mut HeaderMap, kept: Option<&HeaderName>) {
+    if !headers.contains_key(CONNECTION) {
+        return;
+    }
+    for name in named(headers) {
+        if Some(&name) != kept
+            && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, CONNECTION, TE].contains(&name)
+        {
+            headers.remove(name);
+        }
+    }
+}
+
+fn named(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect()
+}
+
+/// Says who asked, and for which host.
+pub(crate) fn forward(headers: &mut HeaderMap, asker: &Asker, is_trusted: bool) {
+    let host = headers.get(HOST).cloned();
+    if !is_trusted {
+        headers.insert(FORWARDED_FOR, asker.text.clone());
+        headers.insert(FORWARDED_PROTO, asker.proto.clone());
+        match host {
+            Some(host) => headers.insert(FORWARDED_HOST, host),
+            None => headers.remove(FORWARDED_HOST),
+        };
+        headers.remove(FORWARDED);
+        return;
+    }
+    append(headers, FORWARDED_FOR, asker.text.clone());
+    headers.entry(FORWARDED_PROTO).or_insert_with(|| asker.proto.clone());
+    if let Some(host) = host {
+        headers.entry(FORWARDED_HOST).or_insert(host);
+    }
+    if headers.contains_key(FORWARDED) {
+        append(headers, FORWARDED, element(asker));
+    }
+}
+
+/// `for="[2001:db8::1]";proto=https`
+fn element(asker: &Asker) -> HeaderValue {
+    let address = match asker.address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("\"[{address}]\""),
+    };
+    let proto = asker.proto.to_str().unwrap_or_default();
+    HeaderValue::try_from(format!("for={address};proto={proto}")).expect("an address is visible ASCII")
+}
+
+/// As one line: some services read only the first, or only the last.
+fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    if !headers.contains_key(&name) {
+        headers.insert(name, value);
+        return;
+    }
+    let mut line = Vec::new();
+    for part in headers.get_all(&name).iter().chain([&value]) {
+        if !line.is_empty() {
+            line.extend_from_slice(b", ");
+        }
+        line.extend_from_slice(part.as_bytes());
+    }
+    let line = HeaderValue::from_bytes(&line).expect("header values joined by a comma are a header value");
+    headers.insert(name, line);
+}
+
+/// What a request says to a service: nothing about the client's connection. An upgrade is said anew.
+pub(crate) fn to_service(
+    headers: &mut HeaderMap,
+    came_by: Version,
+    goes_by: Version,
+    upgrade: Option<&HeaderValue>,
+) {
+    let has_trailers = headers.get(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
+    strip_hop_by_hop(headers);
+    // The client has been told by us to go on, or will be as its body is read.
+    if headers.get(EXPECT).is_some_and(|expects| expects.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        headers.remove(EXPECT);
+    }
+    if came_by == Version::HTTP_2 && goes_by != Version::HTTP_2 {
+        join_cookies(headers);
+    }
+    if goes_by == Version::HTTP_2 {
+        headers.remove(HOST);
+        if has_trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
+    }
+    if let Some(protocol) = upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol.clone());
+    }
+    if headers.contains_key(VIA) {
+        append(headers, VIA, HeaderValue::from_static("1.1 onlyonce"));
+    }
+}
+
+/// HTTP/2 clients may send cookies one by one; HTTP/1.1 has one line for them (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let cookies: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    let line = HeaderValue::from_bytes(&cookies.join(&b"; "[..])).expect("cookies joined are a header value");
+    headers.insert(COOKIE, line);
+}
+
+/// Which attempt of whose key this is.
+pub(crate) fn say_attempt(headers: &mut HeaderMap, attempt: &Attempt) {
+    let handle = attempt.handle();
+    let mut text = [0; 64 + 1 + 32];
+    hex(&handle.id.0, &mut text[..64]);
+    text[64] = b'.';
+    hex(&handle.token.0, &mut text[65..]);
+    headers.insert(TOKEN, HeaderValue::from_bytes(&text).expect("hexadecimal digits are visible ASCII"));
+    let mut text = [0; 64];
+    hex(attempt.scope().digest(), &mut text);
+    headers.insert(SCOPE, HeaderValue::from_bytes(&text).expect("hexadecimal digits are visible ASCII"));
+    headers.insert(ATTEMPT, HeaderValue::from(attempt.number()));
+}
+
+fn hex(bytes: &[u8], text: &mut [u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (pair, byte) in text.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+}
+
+/// What an answer says to a client: nothing about the service's connection.
+pub(crate) fn to_client(headers: &mut HeaderMap) {
+    strip_named(headers, None);
+    strip_hop_by_hop(headers);
+}
+
+/// Most answers have none, and one look at their few names is cheaper than a search for each.
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        for name in &HOP_BY_HOP {
+            headers.remove(name);
+        }
+    }
+}
+
+/// The protocol that a request asks to go on in. Another HTTP is not one: whoever could speak it with the service through
+/// us could send it requests that nobody has judged.
+pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    headers.get(CONNECTION)?;
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let (protocol, other) = (protocols.next()?, protocols.next());
+    let asks = named(headers).contains(&UPGRADE) && other.is_none() && !protocol.to_str().is_ok_and(is_http);
+    asks.then(|| protocol.clone())
+}
+
+/// Whether one of these is HTTP, or would hide it: `h2c`, `HTTP/2.0`, `TLS/1.3`.
+fn is_http(protocols: &str) -> bool {
+    let mut names =
+        protocols.split(',').map(|protocol| protocol.trim().split('/').next().unwrap_or_default());
+    names.any(|name| ["h2c", "h2", "http", "tls"].iter().any(|http| name.eq_ignore_ascii_case(http)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let pairs = pairs.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+        HeaderMap::from_iter(pairs)
+    }
+
+    fn asker() -> Asker {
+        Asker::new("::ffff:203.0.113.7".parse().unwrap(), true)
+    }
+
+    #[test]
+    fn what_a_stranger_says_of_those_in_front_of_it_is_replaced() {
+        let mut sent = headers(&[
+            ("host", "shop.example"),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("x-forwarded-for", "10.0.0.2"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-host", "evil.example"),
+            ("forwarded", "for=10.0.0.1"),
+        ]);
+        forward(&mut sent, &asker(), false);
+        let expected = headers(&[
+            ("host", "shop.example"),
+            ("x-forwarded-for", "203.0.113.7"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "shop.example"),
+        ]);
+        assert_eq!(sent, expected);
+    }
+
+    #[test]
+    fn what_a_trusted_proxy_says_is_continued() {
+        let mut sent = headers(&[
+            ("host", "shop.example"),
+            ("x-forwarded-for", "198.51.100.1"),
+            ("x-forwarded-for", "198.51.100.2"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-host", "www.example"),
+            ("forwarded", "for=198.51.100.1"),
+        ]);
+        forward(&mut sent, &asker(), true);
+        assert_eq!(sent["x-forwarded-for"], "198.51.100.1, 198.51.100.2, 203.0.113.7");
+        assert_eq!(sent["x-forwarded-proto"], "http");
+        assert_eq!(sent["x-forwarded-host"], "www.example");
+        assert_eq!(sent["forwarded"], "for=198.51.100.1, for=203.0.113.7;proto=https");
+        let mut first = headers(&[("host", "shop.example")]);
+        forward(&mut first, &asker(), true);
+        assert_eq!(first["x-forwarded-for"], "203.0.113.7");
+        assert_eq!(first["x-forwarded-host"], "shop.example");
+        assert!(!first.contains_key(FORWARDED));
+    }
+
+    #[test]
+    fn what_connection_names_is_taken_off_but_never_the_host_or_the_key() {
+        let key = HeaderName::from_static("idempotency-key");
+        let mut sent = headers(&[
+            ("connection", "close, X-Foo, host, Idempotency-Key, x-forwarded-for"),
+            ("x-foo", "1"),
+            ("x-bar", "1"),
+            ("host", "a.example"),
+            ("idempotency-key", "k"),
+        ]);
+        strip_named(&mut sent, Some(&key));
+        forward(&mut sent, &asker(), false);
+        to_service(&mut sent, Version::HTTP_11, Version::HTTP_11, None);
+        assert!(!sent.contains_key("x-foo") && !sent.contains_key(CONNECTION));
+        for there in ["x-bar", "host", "idempotency-key", "x-forwarded-for"] {
+            assert!(sent.contains_key(there), "{there}");
+        }
+    }
+
+    #[test]
+    fn cookies_that_came_one_by_one_go_as_one_line() {
+        let mut sent = headers(&[("cookie", "a=1"), ("cookie", "b=2"), ("te", "trailers")]);
+        to_service(&mut sent, Version::HTTP_2, Version::HTTP_11, None);
+        assert_eq!(sent, headers(&[("cookie", "a=1; b=2")]));
+    }
+
+    #[test]
+    fn an_upgrade_is_one_that_connection_names() {
+        let asks = headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]);
+        assert_eq!(upgrade(&asks).unwrap(), "websocket");
+        assert_eq!(upgrade(&headers(&[("upgrade", "websocket")])), None);
+        assert_eq!(upgrade(&headers(&[("connection", "upgrade")])), None);
+        for http in ["h2c", "H2C", "websocket, h2c", "HTTP/2.0", "TLS/1.3"] {
+            assert_eq!(upgrade(&headers(&[("connection", "upgrade"), ("upgrade", http)])), None, "{http}");
+        }
+        let two = [("connection", "upgrade"), ("upgrade", "websocket"), ("upgrade", "h2c")];
+        assert_eq!(upgrade(&headers(&two)), None);
+    }
+}

@@ -1,0 +1,133 @@
+//! Clients' connections: HTTP/1.1 and HTTP/2, in clear by what the client begins with, with TLS by what both agree on.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::client::Client;
+use super::front::{Front, Sites};
+use super::head::{self, Head};
+use super::headers::Asker;
+use super::phase::Phase;
+use crate::tls::{Accepted, Acceptor, Stream};
+
+/// A client that has not sent the head of a request by then is closed, also one that has nothing to ask any more. Longer
+/// than the minute for which proxies keep idle connections: whoever closes first loses no request.
+const HEAD_WITHIN: Duration = Duration::from_secs(75);
+/// The system has no more descriptors, say: soon it may.
+const REST: Duration = Duration::from_millis(50);
+
+/// TLS with clients, where there is any.
+pub(crate) type Acceptors = Arc<RwLock<Option<Acceptor>>>;
+
+/// Accepts connections and serves each in a task of its own.
+pub(crate) struct Listener {
+    pub(crate) tcp: TcpListener,
+    pub(crate) sites: Sites,
+    pub(crate) acceptors: Acceptors,
+    pub(crate) phase: watch::Receiver<Phase>,
+    pub(crate) open: watch::Receiver<()>,
+}
+
+impl Listener {
+    /// Until nothing new is to be begun.
+    pub(crate) async fn accept(self) {
+        let mut finishing = self.phase.clone();
+        let mut finishing = pin!(finishing.wait_for(|phase| *phase >= Phase::Finishing));
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.tcp.accept() => accepted,
+                _ = &mut finishing => return,
+            };
+            match accepted {
+                Ok((tcp, address)) => drop(tokio::spawn(self.connection().serve(tcp, address))),
+                Err(error) if is_of_one(&error) => {}
+                Err(error) => {
+                    tracing::error!(%error, "no connection can be accepted");
+                    sleep(REST).await;
+                }
+            }
+        }
+    }
+
+    fn connection(&self) -> Connection {
+        Connection {
+            sites: self.sites.clone(),
+            acceptor: self.acceptors.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            phase: self.phase.clone(),
+            _open: self.open.clone(),
+        }
+    }
+}
+
+/// Whether the fault is one client's, and says nothing about the next.
+fn is_of_one(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// A client's connection.
+struct Connection {
+    sites: Sites,
+    acceptor: Option<Acceptor>,
+    phase: watch::Receiver<Phase>,
+    /// Whoever waits for all connections to end waits for this.
+    _open: watch::Receiver<()>,
+}
+
+impl Connection {
+    async fn serve(mut self, tcp: TcpStream, address: SocketAddr) {
+        let Ok(()) = tcp.set_nodelay(true) else { return };
+        let is_secure = self.acceptor.is_some();
+        let accepted = match &self.acceptor {
+            None => Ok(Accepted { stream: Stream::Plain(tcp), certificate: None }),
+            Some(acceptor) => acceptor.accept(tcp).await,
+        };
+        let Accepted { stream, certificate } = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%address, %error, "no TLS with a client");
+                return;
+            }
+        };
+        let head = Head::default();
+        let asker = Asker::new(address.ip(), is_secure);
+        let front = Front { sites: self.sites.clone(), asker, certificate, head: head.clone() };
+        let builder = builder();
+        let io = TokioIo::new(Client::new(stream, head));
+        let mut serving = pin!(builder.serve_connection_with_upgrades(io, front));
+        let served = loop {
+            let phase = tokio::select! {
+                biased;
+                served = serving.as_mut() => break served,
+                changed = self.phase.changed() => changed.map_or(Phase::Ending, |()| *self.phase.borrow()),
+            };
+            match phase {
+                Phase::Serving => {}
+                Phase::Finishing => serving.as_mut().graceful_shutdown(),
+                Phase::Ending => {
+                    serving.as_mut().graceful_shutdown();
+                    break serving.as_mut().await;
+                }
+            }
+        };
+        if let Err(error) = served {
+            tracing::debug!(%address, %error, "a client's connection broke");
+        }
+    }
+}
+
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(head::BYTES_MAX);
+    builder.http2().timer(TokioTimer::new());
+    builder
+}

@@ -1,0 +1,176 @@
+//! The gateway: the layer in front of a service in any language.
+//!
+//! It holds no rule of idempotency. A request goes
+//! `listener` → `front` (refuse what cannot be judged, spell the path, find the route) → the layer →
+//! `forward` (send it once, say what is certain) → the service.
+
+mod body;
+mod client;
+mod forward;
+mod front;
+mod head;
+mod headers;
+mod listener;
+mod own;
+mod path;
+mod phase;
+mod pool;
+mod route;
+mod site;
+mod together;
+mod tunnel;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use onlyonce::Engine;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use self::front::Sites;
+use self::listener::Listener;
+use self::phase::{Ending, Phase};
+use self::site::Site;
+use crate::config::Config;
+use crate::tls::Acceptor;
+
+/// How long what was given up may take to write that down and to tell its clients.
+const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
+
+/// A gateway that serves.
+pub(crate) struct Gateway {
+    address: SocketAddr,
+    is_secure: bool,
+    engine: Arc<Engine>,
+    sites: Sites,
+    acceptor: listener::Acceptors,
+    phase: watch::Sender<Phase>,
+    /// Held by every client's connection.
+    open: watch::Sender<()>,
+    accepting: JoinHandle<()>,
+    config: RwLock<Config>,
+}
+
+impl Gateway {
+    /// Serves by these settings from now on.
+    pub(crate) async fn start(config: Config, engine: Arc<Engine>) -> Result<Self> {
+        let (phase, _) = watch::channel(Phase::Serving);
+        let (open, _) = watch::channel(());
+        let site = Site::new(&config, &engine, &Ending::of(&phase), None)?;
+        let sites: Sites = Arc::new(RwLock::new(Arc::new(site)));
+        let acceptor = config.tls.as_ref().map(Acceptor::new).transpose()?;
+        let is_secure = acceptor.is_some();
+        let acceptor = Arc::new(RwLock::new(acceptor));
+        let tcp = TcpListener::bind(config.listen).await;
+        let tcp = tcp.with_context(|| {
+            format!("cannot listen on \"{}\"; set listen to a free address", config.listen)
+        })?;
+        let address = tcp.local_addr()?;
+        let listener = Listener {
+            tcp,
+            sites: sites.clone(),
+            acceptors: acceptor.clone(),
+            phase: phase.subscribe(),
+            open: open.subscribe(),
+        };
+        let accepting = tokio::spawn(listener.accept());
+        Ok(Self {
+            address,
+            is_secure,
+            engine,
+            sites,
+            acceptor,
+            phase,
+            open,
+            accepting,
+            config: RwLock::new(config),
+        })
+    }
+
+    /// Where clients come in.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The same as a URL.
+    pub(crate) fn url(&self) -> String {
+        format!("{}://{}", if self.is_secure { "https" } else { "http" }, self.address())
+    }
+
+    /// Serves by these settings from the next request on; those under way end under the ones they came under. What they
+    /// say that takes a restart is returned, and stays as it was.
+    pub(crate) fn reload(&self, mut config: Config) -> Result<Vec<&'static str>> {
+        let mut held = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        let before = self.sites.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let site = Site::new(&config, &self.engine, &Ending::of(&self.phase), Some(&before))?;
+        let acceptor = match (self.is_secure, &config.tls) {
+            (true, Some(tls)) => Some(Acceptor::new(tls)?),
+            (true, None) | (false, _) => None,
+        };
+        let stays = keep(&mut config, &held, self.is_secure);
+        if let Some(acceptor) = acceptor {
+            *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = Some(acceptor);
+        }
+        *self.sites.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(site);
+        *held = config;
+        Ok(stays)
+    }
+
+    /// The settings it serves by.
+    pub(crate) fn config(&self) -> Config {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes no more requests, finishes those under way within `stop_after`, also those whose clients have gone, and gives
+    /// up what is left then: what was sent is unknown or retryable, by its effects.
+    pub(crate) async fn stop(self, stop_after: Duration) {
+        self.phase.send_replace(Phase::Finishing);
+        if timeout(stop_after, self.finished()).await.is_err() {
+            tracing::warn!(?stop_after, "requests are still under way; they are given up");
+        }
+        self.phase.send_replace(Phase::Ending);
+        if timeout(GIVEN_UP_WITHIN, self.finished()).await.is_err() {
+            tracing::error!("what became of some requests could not be written; their leases will lapse");
+        }
+        self.accepting.abort();
+    }
+
+    /// Ready once no client is connected and no work goes on for any that was.
+    async fn finished(&self) {
+        self.open.closed().await;
+        self.engine.idle().await;
+    }
+}
+
+/// What cannot change while it runs: those settings stay, and their names are returned.
+fn keep(config: &mut Config, held: &Config, is_secure: bool) -> Vec<&'static str> {
+    let mut stays = Vec::new();
+    if config.listen != held.listen {
+        config.listen = held.listen;
+        stays.push("listen");
+    }
+    if config.admin != held.admin {
+        config.admin = held.admin;
+        stays.push("admin");
+    }
+    if config.store != held.store {
+        config.store = held.store.clone();
+        stays.push("store");
+    }
+    if config.expired != held.expired {
+        config.expired = held.expired;
+        stays.push("expired");
+    }
+    if config.tls.is_some() != is_secure {
+        config.tls = held.tls.clone();
+        stays.push("tls");
+    }
+    stays
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Connections to one service, kept for the next request.
+//!
+//! Our own, since it must be certain about one thing that pools for general use are vague about: whether anything of a
+//! request was sent. hyper's connection hands a request back where it has not begun to write it, and only such a one is
+//! given to another connection.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use http::{Request, Response, Version};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper_util::rt::TokioIo;
+use tokio::time::{Instant, interval, timeout};
+
+use super::body::Upload;
+use super::phase::Ending;
+use super::together::Together;
+use crate::config::{Protocol, Upstream};
+use crate::tls::Connector;
+
+/// Services close idle connections after 5 s (Node) to 75 s (nginx). A request that is sent as they do is lost, so ours
+/// are closed sooner.
+const IDLE_MAX: Duration = Duration::from_secs(4);
+/// How many are kept idle at most.
+const IDLE_COUNT_MAX: usize = 1024;
+
+pub(crate) struct Pool {
+    upstream: Upstream,
+    connector: Connector,
+    ending: Ending,
+    idle: Mutex<Vec<Idle>>,
+    /// The one connection that all requests share, where HTTP/2 is spoken.
+    shared: tokio::sync::Mutex<Option<http2::SendRequest<Upload>>>,
+    /// A service behind TLS says only in the handshake which it speaks.
+    speaks_http1: AtomicBool,
+}
+
+struct Idle {
+    sender: http1::SendRequest<Upload>,
+    since: Instant,
+}
+
+/// A connection that a request may be sent on.
+pub(crate) enum Sender {
+    Http1(http1::SendRequest<Upload>),
+    Http2(http2::SendRequest<Upload>),
+}
+
+/// Where the connection came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Kept,
+    Fresh,
+}
+
+/// A connection that goes back to its pool.
+pub(crate) struct Lent {
+    pool: Arc<Pool>,
+    sender: http1::SendRequest<Upload>,
+}
+
+impl Pool {
+    pub(crate) fn new(upstream: Upstream, connector: Connector, ending: Ending) -> Arc<Self> {
+        let speaks_http1 = match (upstream.protocol, upstream.uri.scheme_str()) {
+            (Protocol::Http1, _) | (Protocol::Auto, Some("http") | None) => true,
+            (Protocol::Http2, _) | (Protocol::Auto, Some(_)) => false,
+        };
+        let pool = Arc::new(Self {
+            upstream,
+            connector,
+            ending,
+            idle: Mutex::default(),
+            shared: tokio::sync::Mutex::default(),
+            speaks_http1: AtomicBool::new(speaks_http1),
+        });
+        tokio::spawn(close_idle(Arc::downgrade(&pool)));
+        pool
+    }
+
+    /// A connection to send a request on: one that was kept, unless only a fresh one will do.
+    pub(crate) async fn connection(&self, wanted: Origin) -> Result<(Sender, Origin)> {
+        if self.speaks_http1.load(Ordering::Relaxed) {
+            if let (Origin::Kept, Some(sender)) = (wanted, self.kept()) {
+                return Ok((Sender::Http1(sender), Origin::Kept));
+            }
+            return Ok((self.connect().await?, Origin::Fresh));
+        }
+        // Whoever comes while the connection is made waits for it here, rather than making another.
+        let mut shared = self.shared.lock().await;
+        match &*shared {
+            Some(sender) if sender.is_ready() && wanted == Origin::Kept => {
+                return Ok((Sender::Http2(sender.clone()), Origin::Kept));
+            }
+            Some(_) | None => {}
+        }
+        let sender = self.connect().await?;
+        match &sender {
+            Sender::Http2(sender) => *shared = Some(sender.clone()),
+            Sender::Http1(_) => self.speaks_http1.store(true, Ordering::Relaxed),
+        }
+        Ok((sender, Origin::Fresh))
+    }
+
+    /// The one used last: the longer the others rest, the sooner they can be closed.
+    fn kept(&self) -> Option<http1::SendRequest<Upload>> {
+        let mut idle = self.idle();
+        while let Some(kept) = idle.pop() {
+            if kept.sender.is_ready() && kept.since.elapsed() < IDLE_MAX {
+                return Some(kept.sender);
+            }
+        }
+        None
+    }
+
+    async fn connect(&self) -> Result<Sender> {
+        let connected = tokio::select! {
+            connected = self.connector.connect(&self.upstream) => connected?,
+            () = self.ending.come() => bail!("the gateway stops"),
+        };
+        let (io, ending) = (TokioIo::new(connected.stream), self.ending.clone());
+        if connected.version == Version::HTTP_2 {
+            let parts = Together::default();
+            let (sender, connection) = http2::handshake(parts.clone(), io).await?;
+            // What goes wrong on a connection, its requests are told. Dropped at the end, it tells them that too.
+            tokio::spawn(async move {
+                tokio::select! { () = parts.run(connection) => {}, () = ending.come() => {} }
+            });
+            return Ok(Sender::Http2(sender));
+        }
+        let (sender, connection) = http1::handshake(io).await?;
+        let connection = connection.with_upgrades();
+        tokio::spawn(async move {
+            tokio::select! { _ = connection => {}, () = ending.come() => {} }
+        });
+        Ok(Sender::Http1(sender))
+    }
+
+    fn keep(&self, sender: http1::SendRequest<Upload>) {
+        let mut idle = self.idle();
+        if idle.len() < IDLE_COUNT_MAX {
+            idle.push(Idle { sender, since: Instant::now() });
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes what nobody has used for a while, as long as there is a pool.
+async fn close_idle(pool: Weak<Pool>) {
+    let mut rounds = interval(IDLE_MAX / 4);
+    loop {
+        rounds.tick().await;
+        let Some(pool) = pool.upgrade() else { return };
+        pool.idle().retain(|kept| kept.since.elapsed() < IDLE_MAX && !kept.sender.is_closed());
+    }
+}
+
+impl Sender {
+    /// Sends a request. Handed back, nothing of it was sent.
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Upload>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
+        match self {
+            Self::Http1(sender) => sender.try_send_request(request).await,
+            Self::Http2(sender) => sender.try_send_request(request).await,
+        }
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        match self {
+            Self::Http1(_) => Version::HTTP_11,
+            Self::Http2(_) => Version::HTTP_2,
+        }
+    }
+
+    /// To be given back once the answer has been read.
+    pub(crate) fn lent(self, pool: &Arc<Pool>) -> Option<Lent> {
+        match self {
+            Self::Http1(sender) => Some(Lent { pool: pool.clone(), sender }),
+            Self::Http2(_) => None,
+        }
+    }
+}
+
+impl Lent {
+    /// The answer has been read to its end. The connection may still be busy for a moment, or for as long as the
+    /// service goes on taking a body whose end it did not wait for.
+    pub(crate) fn give_back(self) {
+        let Self { pool, mut sender } = self;
+        if sender.is_ready() {
+            return pool.keep(sender);
+        }
+        if sender.is_closed() {
+            return;
+        }
+        tokio::spawn(async move {
+            if let Ok(Ok(())) = timeout(IDLE_MAX, sender.ready()).await {
+                pool.keep(sender);
+            }
+        });
+    }
+}

@@ -1,0 +1,93 @@
+//! Which route a request is on: the first of the file that matches.
+
+use http::Method;
+
+use crate::config::{Pattern, Segment};
+
+/// Whether a pattern is about this request. `path` is normalised.
+pub(crate) fn matches(pattern: &Pattern, method: &Method, path: &str) -> bool {
+    pattern.method.as_ref().is_none_or(|wanted| wanted == method) && is_along(&pattern.segments, path)
+}
+
+fn is_along(pattern: &[Segment], path: &str) -> bool {
+    let mut segments = path.strip_prefix('/').unwrap_or(path).split('/');
+    for wanted in pattern {
+        match (wanted, segments.next()) {
+            // Also where nothing is left: `/b/**` matches `/b`.
+            (Segment::Rest, _) => return true,
+            (_, None) => return false,
+            (Segment::One, Some("")) => return false,
+            (Segment::One, Some(_)) => {}
+            (Segment::Text(text), Some(segment)) if text != segment => return false,
+            (Segment::Text(_), Some(_)) => {}
+        }
+    }
+    match segments.next() {
+        None => true,
+        // The root has one empty segment, and its pattern may be written without any.
+        Some(rest) => pattern.is_empty() && rest.is_empty() && segments.next().is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(path: &str) -> Pattern {
+        let segments = path[1..].split('/').map(|segment| match segment {
+            "*" => Segment::One,
+            "**" => Segment::Rest,
+            text => Segment::Text(text.into()),
+        });
+        Pattern { method: None, segments: segments.collect() }
+    }
+
+    /// G01
+    #[test]
+    fn a_star_is_one_segment_and_two_are_the_rest() {
+        for (path, along, not) in [
+            (
+                "/orders",
+                &["/orders"][..],
+                &["/orders/", "/orders/1", "/", "/order", "//orders", "/Orders"][..],
+            ),
+            (
+                "/orders/*",
+                &["/orders/1", "/orders/a%2Fb"],
+                &["/orders", "/orders/", "/orders/1/", "/orders/1/2"],
+            ),
+            (
+                "/orders/*/lines",
+                &["/orders/1/lines"],
+                &["/orders/lines", "/orders//lines", "/orders/1/2/lines"],
+            ),
+            ("/b/**", &["/b", "/b/", "/b/1", "/b/1/2", "/b//"], &["/", "/bb", "/a/b"]),
+            ("/**", &["/", "/a", "/a/b", "//"], &[]),
+            ("/", &["/"], &["/a", "//"]),
+            ("/orders/", &["/orders/"], &["/orders", "/orders//"]),
+        ] {
+            let pattern = pattern(path);
+            for way in along {
+                assert!(matches(&pattern, &Method::POST, way), "{path} is about {way}");
+            }
+            for way in not {
+                assert!(!matches(&pattern, &Method::POST, way), "{path} is not about {way}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_root_may_be_written_without_segments() {
+        let root = Pattern { method: None, segments: Vec::new() };
+        assert!(matches(&root, &Method::GET, "/"));
+        assert!(!matches(&root, &Method::GET, "/a"));
+    }
+
+    #[test]
+    fn a_method_is_the_one_named_or_any() {
+        let post = Pattern { method: Some(Method::POST), ..pattern("/orders") };
+        assert!(matches(&post, &Method::POST, "/orders"));
+        assert!(!matches(&post, &Method::PUT, "/orders"));
+        assert!(matches(&pattern("/orders"), &Method::PUT, "/orders"));
+    }
+}

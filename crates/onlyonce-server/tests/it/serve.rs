@@ -1,0 +1,254 @@
+//! `onlyonce serve`: the ready line, signals, reloads, and mistakes.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use crate::program::{Folder, onlyonce, text};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A gateway that was started, and is killed with the test at the latest.
+struct Serving {
+    child: Child,
+    ready: String,
+    errors: BufReader<ChildStderr>,
+}
+
+impl Serving {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = onlyonce()
+            .arg("serve")
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program can be started");
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut ready).expect("a ready line");
+        let errors = BufReader::new(child.stderr.take().expect("piped"));
+        Self { child, ready, errors }
+    }
+
+    fn address(&self) -> SocketAddr {
+        let url = self.ready.split_whitespace().nth(2).expect("the ready line has a URL");
+        url.strip_prefix("http://").expect("in clear").parse().expect("an address")
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &self.child.id().to_string()])
+            .status()
+            .expect("kill can be run");
+        assert!(sent.success());
+    }
+
+    /// Reads on until a line that contains this.
+    fn says(&mut self, words: &str) -> String {
+        let mut all = String::new();
+        while !all.contains(words) {
+            let read = self.errors.read_line(&mut all).expect("it writes text");
+            assert!(read > 0, "ended without {words:?}: {all}");
+        }
+        all
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            match self.child.try_wait().expect("it can be waited for") {
+                Some(status) => return status,
+                None => assert!(began.elapsed() < SOON, "it does not end"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn send(&self, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address()).expect("it listens");
+        stream.set_read_timeout(Some(SOON)).expect("a time-out");
+        stream.write_all(request.as_bytes()).expect("it reads");
+        stream
+    }
+
+    fn answer(&self, request: &str) -> String {
+        read(self.send(request))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// All of an answer to a request that asked for the connection to be closed.
+fn read(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer in time");
+    answer
+}
+
+fn post(key: &str) -> String {
+    format!(
+        "POST /orders HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nauthorization: Bearer ann\r\nidempotency-key: {key}\r\n\
+         content-length: 2\r\n\r\n{{}}"
+    )
+}
+
+/// A service that tells of each request, and answers with its name once it is let to.
+struct Service {
+    address: SocketAddr,
+    came: Receiver<()>,
+    go_on: Sender<()>,
+}
+
+impl Service {
+    fn start(name: &'static str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (comes, came) = channel();
+        let (go_on, goes_on) = channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut reader = BufReader::new(stream.expect("a connection"));
+                let mut line = String::new();
+                while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
+                    line.clear();
+                }
+                let ended = comes.send(()).and(goes_on.recv().map_err(|_| std::sync::mpsc::SendError(())));
+                if ended.is_err() {
+                    return;
+                }
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{name}",
+                    name.len()
+                );
+                // Whoever has gone does not read it.
+                let _ = reader.get_mut().write_all(answer.as_bytes());
+            }
+        });
+        Self { address, came, go_on }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn lets(&self, count: usize) {
+        (0..count).for_each(|_| self.go_on.send(()).expect("it serves"));
+    }
+}
+
+/// G01
+#[test]
+fn the_ready_line_says_where_everything_is() {
+    let service = Service::start("one");
+    let folder = Folder::new();
+    let store = folder.url("onlyonce.db");
+    let serving = Serving::start(&["--upstream", &service.url(), "--store", &store]);
+    let words: Vec<_> = serving.ready.split_whitespace().collect();
+    let [ready, gateway, at, admin, admin_at, kept, in_store] = words[..] else {
+        panic!("{}", serving.ready)
+    };
+    assert_eq!(
+        (ready, gateway, admin, kept, in_store),
+        ("ready:", "gateway", "admin", "store", store.as_str())
+    );
+    assert!(at.starts_with("http://127.0.0.1:") && !at.ends_with(":0"), "{at}");
+    assert!(admin_at.starts_with("http://127.0.0.1:"), "{admin_at}");
+    service.lets(1);
+    assert!(serving.answer(&post("k-1")).ends_with("one"));
+    assert!(serving.answer(&post("k-1")).contains("idempotent-replayed: true"));
+}
+
+/// G04, P05
+#[test]
+fn a_stop_finishes_what_is_under_way_and_exits_0() {
+    for signal in ["TERM", "INT"] {
+        let service = Service::start("one");
+        let folder = Folder::new();
+        let store = folder.url("onlyonce.db");
+        let mut serving = Serving::start(&["--upstream", &service.url(), "--store", &store]);
+        let under_way = serving.send(&post("k-1"));
+        service.came.recv_timeout(SOON).unwrap();
+        serving.signal(signal);
+        let refused = Instant::now();
+        while TcpStream::connect(serving.address()).is_ok() {
+            assert!(refused.elapsed() < SOON, "it still accepts");
+        }
+        service.lets(1);
+        assert!(read(under_way).ends_with("one"));
+        assert_eq!(serving.ended().code(), Some(0));
+        let again = Serving::start(&["--upstream", &service.url(), "--store", &store]);
+        assert!(again.answer(&post("k-1")).contains("idempotent-replayed: true"));
+    }
+}
+
+/// G04
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let service = Service::start("one");
+    let mut serving = Serving::start(&["--upstream", &service.url(), "--store", "memory:"]);
+    let _under_way = serving.send(&post("k-1"));
+    service.came.recv_timeout(SOON).unwrap();
+    serving.signal("TERM");
+    while TcpStream::connect(serving.address()).is_ok() {}
+    serving.signal("TERM");
+    assert_eq!(serving.ended().code(), Some(1));
+}
+
+/// G04
+#[test]
+fn settings_are_read_again_and_a_bad_file_changes_nothing() {
+    let [one, two] = [Service::start("one"), Service::start("two")];
+    let folder = Folder::new();
+    let file = folder.path().join("onlyonce.toml");
+    fs::write(&file, format!("upstream = \"{}\"\nstore = \"memory:\"\n", one.url())).unwrap();
+    let mut serving = Serving::start(&["--config", file.to_str().unwrap()]);
+    let under_way = serving.send(&post("k-1"));
+    one.came.recv_timeout(SOON).unwrap();
+    fs::write(&file, "upstream = \"ftp://x\"\nstore = \"memory:\"\n[policy]\nleas = \"5s\"\n").unwrap();
+    serving.signal("HUP");
+    let told = serving.says("not reloaded");
+    assert!(told.contains("upstream") && told.contains("leas"), "every fault is told: {told}");
+    fs::write(&file, format!("upstream = \"{}\"\nstore = \"sqlite:other.db\"\n", two.url())).unwrap();
+    serving.signal("HUP");
+    let told = serving.says("reloaded: the settings hold");
+    assert!(told.contains("store has changed, which takes a restart"), "{told}");
+    two.lets(1);
+    assert!(serving.answer(&post("k-2")).ends_with("two"));
+    one.lets(1);
+    assert!(read(under_way).ends_with("one"));
+    assert!(!folder.path().join("other.db").exists());
+    serving.signal("TERM");
+    assert_eq!(serving.ended().code(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_started_says_why() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = onlyonce()
+        .args(["serve", "--upstream", "http://127.0.0.1:1", "--store", "memory:", "--admin", "127.0.0.1:0"])
+        .args(["--listen", &address])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = text(&output.stderr);
+    assert!(
+        told.contains(&format!("cannot listen on \"{address}\"; set listen to a free address")),
+        "{told}"
+    );
+    let output =
+        onlyonce().args(["serve", "--upstream", "nonsense", "--set", "policy.leas=1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = text(&output.stderr);
+    assert!(told.contains("upstream") && told.contains("leas"), "every fault is told: {told}");
+}

@@ -1,0 +1,188 @@
+//! The story: a client that retries, misuses a key, comes eight times at once, and outlives the gateway. After each act
+//! the service itself is asked how often it has charged.
+
+use std::fs::OpenOptions;
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::service::Running;
+use crate::gateway::{self, Addresses, Flags};
+use crate::http::{self, Answer, Request};
+use crate::process::{End, Process, bound};
+
+const ORDER: &str = r#"{"amount":7450,"currency":"eur"}"#;
+const OTHER_ORDER: &str = r#"{"amount":9900,"currency":"eur"}"#;
+const AT_ONCE: usize = 8;
+
+pub(super) struct Play<'a> {
+    service: &'a Running,
+    program: &'a Path,
+    folder: &'a Path,
+    store: String,
+    gateway: Started,
+    /// How often the card must have been charged by now.
+    charges: usize,
+    broken: usize,
+}
+
+/// The gateway as it runs. Dropping it is a SIGKILL.
+struct Started {
+    addresses: Addresses,
+    _process: Process,
+}
+
+impl<'a> Play<'a> {
+    /// Starts the gateway before the service, on a store that nobody has used.
+    pub(super) fn begin(service: &'a Running, program: &'a Path, folder: &'a Path) -> Result<Self> {
+        let store = new_store(folder)?;
+        std::fs::remove_file(folder.join("gateway.log")).or_else(absent_is_fine)?;
+        let store = format!("sqlite:{}", store.display());
+        let gateway = start(service, program, folder, &store)?;
+        Ok(Self { service, program, folder, store, gateway, charges: 0, broken: 0 })
+    }
+
+    /// Plays every act, and gives the number of promises that did not hold.
+    pub(super) fn run(mut self) -> Result<usize> {
+        let key = Some("7f1c09b2-5f0e-4c55");
+        let first = self.pay(key, ORDER)?;
+        self.charges += 1;
+        self.judge("the first call is answered by the service", is_fresh(&first))?;
+
+        let retry = self.pay(key, ORDER)?;
+        self.judge("a retry gets the same bytes, marked as a replay", is_replay(&retry, &first))?;
+
+        let other = self.pay(key, OTHER_ORDER)?;
+        self.judge("another body under the same key is refused with 422", other.status == 422)?;
+
+        let answers = self.pay_at_once("c3d4e5f6-storm")?;
+        self.charges += 1;
+        self.judge("eight at once make one charge, and nobody gets another answer", is_one_run(&answers))?;
+
+        let unkeyed = self.pay(None, ORDER)?;
+        self.charges += 1;
+        let passes = is_fresh(&unkeyed) && unkeyed.body != first.body;
+        self.judge("without a key the request passes, and charges again", passes)?;
+
+        self = self.kill_and_restart()?;
+        let later = self.pay(key, ORDER)?;
+        self.judge(
+            "killed with SIGKILL and started again, the gateway still replays",
+            is_replay(&later, &first),
+        )?;
+        Ok(self.broken)
+    }
+
+    fn pay(&self, key: Option<&str>, body: &str) -> Result<Answer> {
+        pay(&self.gateway.addresses.gateway, key, body)
+    }
+
+    fn pay_at_once(&self, key: &str) -> Result<Vec<Answer>> {
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(|| self.pay(Some(key), ORDER))).collect();
+            clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect()
+        })
+    }
+
+    fn kill_and_restart(self) -> Result<Self> {
+        let Self { service, program, folder, store, gateway, charges, broken } = self;
+        drop(gateway);
+        let gateway = start(service, program, folder, &store)?;
+        Ok(Self { service, program, folder, store, gateway, charges, broken })
+    }
+
+    /// Tells one promise, and whether it held: what the client saw, and what was really charged.
+    fn judge(&mut self, promise: &str, is_seen: bool) -> Result<()> {
+        let charges = self.service.charges(self.charges)?;
+        let is_kept = is_seen && charges == self.charges;
+        println!("  {}  {promise}; charged {charges} in all", if is_kept { "ok  " } else { "NO  " });
+        if !is_kept {
+            self.broken += 1;
+            let seen = if is_seen { "as promised" } else { "NOT as promised" };
+            println!("        what the client saw is {seen}; {} charges were promised", self.charges);
+        }
+        Ok(())
+    }
+}
+
+fn pay(address: &str, key: Option<&str>, body: &str) -> Result<Answer> {
+    let mut headers = vec![("Authorization", "Bearer ann"), ("Content-Type", "application/json")];
+    headers.extend(key.map(|key| ("Idempotency-Key", key)));
+    http::send(address, Request { method: "POST", path: "/payments", headers: &headers, body })
+}
+
+fn is_marked(answer: &Answer) -> bool {
+    answer.header("idempotent-replayed") == Some("true")
+}
+
+fn is_fresh(answer: &Answer) -> bool {
+    answer.status == 201 && !answer.body.is_empty() && !is_marked(answer)
+}
+
+fn is_replay(answer: &Answer, first: &Answer) -> bool {
+    let is_same = |name| answer.header(name) == first.header(name);
+    answer.status == first.status && answer.body == first.body && is_same("content-type") && is_marked(answer)
+}
+
+/// One ran. The others were told to come back, or had its answer.
+fn is_one_run(answers: &[Answer]) -> bool {
+    let ran: Vec<&Answer> = answers.iter().filter(|answer| is_fresh(answer)).collect();
+    let [ran] = ran[..] else { return false };
+    answers.iter().all(|answer| answer == ran || answer.status == 409 || is_replay(answer, ran))
+}
+
+fn start(service: &Running, program: &Path, folder: &Path, store: &str) -> Result<Started> {
+    let log = OpenOptions::new().create(true).append(true).open(folder.join("gateway.log"))?;
+    let mut command = bound(program, End::Kill);
+    let config = folder.join("onlyonce.toml");
+    Flags { config: Some(&config), upstream: service.address, store }.give(&mut command);
+    let mut process = Process::start("the gateway", command.stderr(log), End::Kill)?;
+    let addresses = gateway::ready(&mut process)
+        .with_context(|| format!("see {}", folder.join("gateway.log").display()))?;
+    Ok(Started { addresses, _process: process })
+}
+
+/// A path in a folder that is empty.
+fn new_store(folder: &Path) -> Result<PathBuf> {
+    let stores = folder.join("store");
+    std::fs::remove_dir_all(&stores).or_else(absent_is_fine)?;
+    std::fs::create_dir(&stores)?;
+    Ok(stores.join("onlyonce.db"))
+}
+
+fn absent_is_fine(error: Error) -> Result<()> {
+    if error.kind() == ErrorKind::NotFound {
+        return Ok(());
+    }
+    bail!(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, is_replayed: bool, body: &str) -> Answer {
+        let mark = if is_replayed { "Idempotent-Replayed: true\r\n" } else { "" };
+        http::parse(format!("HTTP/1.1 {status} -\r\n{mark}\r\n{body}").as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_storm_is_judged_by_who_ran() {
+        let [ran, replayed, refused] =
+            [answer(201, false, "a"), answer(201, true, "a"), answer(409, false, "")];
+        assert!(is_one_run(&[refused.clone(), ran.clone(), replayed.clone()]));
+        assert!(!is_one_run(&[replayed, refused]), "nobody ran");
+        assert!(!is_one_run(&[ran.clone(), answer(201, false, "b")]), "two ran");
+        assert!(!is_one_run(&[ran, answer(201, true, "b")]), "another answer");
+    }
+
+    #[test]
+    fn a_replay_has_the_bytes_and_the_mark() {
+        let first = answer(201, false, "a");
+        assert!(is_replay(&answer(201, true, "a"), &first));
+        for other in [answer(201, false, "a"), answer(201, true, "b"), answer(200, true, "a")] {
+            assert!(!is_replay(&other, &first), "{other:?}");
+        }
+    }
+}
