@@ -55,6 +55,14 @@ impl Url {
         }
     }
 
+    /// As it was given, with its password: for another part of this program, and never to be shown.
+    pub(crate) fn whole(&self) -> String {
+        match self {
+            Self::Memory | Self::Sqlite(_) => self.to_string(),
+            Self::Postgres(database) => database.url.clone(),
+        }
+    }
+
     /// Opens the store, ready to be used.
     pub(crate) async fn open(&self, expired: Expired) -> Result<Arc<dyn Store>> {
         Ok(match self {
