@@ -43,7 +43,7 @@ fn refused_by_all(folder: &Folder, store: &str, words: &[&str]) {
 fn the_story_is_played_on_postgresql() {
     let (folder, server) = (Folder::new(), Server::shared());
     let url = server.fresh_schema();
-    let output = folder.run(&["demo", "--store", &url]);
+    let output = folder.run(&["demo", "--tour", "--store", &url]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let typo = url.replace("schema=", "schema=typo_").replace("postgres@", "postgres:s3cret@");
     refused(&folder, &["demo", "--store", &typo], &["has no schema \"typo_", "CREATE SCHEMA"]);
