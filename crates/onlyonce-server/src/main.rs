@@ -32,6 +32,9 @@ async fn main() -> ExitCode {
     exit_code(ended)
 }
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How a verb ended that could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {

@@ -149,6 +149,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
     /// The answers of a flush, as many as there are items; a flush that panics has none to give.
     async fn flush(&self, items: Vec<T>) -> Answers<R> {
         let rows = items.len();
+        metrics::histogram!("onlyonce_batch_size").record(u32::try_from(rows).unwrap_or(u32::MAX));
         let all_unanswered = |why| (0..rows).map(|_| Err(unanswered(why))).collect();
         let Ok(mut flush) = catch_unwind(AssertUnwindSafe(|| (self.flush)(items))) else {
             return all_unanswered("the flush panicked");

@@ -80,6 +80,7 @@ macro_rules! conformance {
             reap::a_key_that_is_used_again_is_never_deleted
             reap::a_revision_never_comes_back
             scan::a_listing_by_state_shows_that_state_only
+            scan::records_are_counted_by_their_state
             scan::a_listing_by_scope_shows_that_scope_only
             scan::pages_by_id_show_each_record_once_in_order
             scan::what_is_due_comes_in_the_order_it_fell_due

@@ -65,7 +65,7 @@ use async_trait::async_trait;
 pub use backup::Progress;
 pub use check::Health;
 pub use guest::Guest;
-use onlyonce_core::record::{Id, Record, Seen, Token};
+use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
 
 use self::file::Handle;
 use self::letters::Claim;
@@ -213,6 +213,10 @@ impl Store for Sqlite {
     async fn scan(&self, query: Query) -> Result<Page, Error> {
         let clock = self.clock.clone();
         self.lists.run(move |connection| scan::list(connection, &*clock, &query)).await
+    }
+
+    async fn count(&self) -> Result<Vec<(StateName, u64)>, Error> {
+        self.lists.run(scan::count).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {

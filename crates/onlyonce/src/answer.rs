@@ -1,8 +1,8 @@
 //! Answers: the handler's own, and replays of it.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use onlyonce_core::machine;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{self, Record};
@@ -21,6 +21,27 @@ pub(crate) fn replay<R>(record: &Record, policy: &Policy) -> Response<Body<R>> {
     headers.insert(policy.dialect.replayed.clone(), HeaderValue::from_static("true"));
     headers.insert(CREATED, http_date(record.created_at));
     response
+}
+
+/// The answer as it is stored, in one piece of memory of its own: what an HTTP library hands out are slices of buffers
+/// many times as large, which a record would keep alive with them.
+pub(crate) fn compact(
+    status: StatusCode,
+    mut headers: Vec<(HeaderName, HeaderValue)>,
+    body: &Bytes,
+) -> record::Response {
+    let length = headers.iter().map(|(_, value)| value.len()).sum::<usize>() + body.len();
+    let mut joined = BytesMut::with_capacity(length);
+    for (_, value) in &headers {
+        joined.extend_from_slice(value.as_bytes());
+    }
+    joined.extend_from_slice(body);
+    let mut body = joined.freeze();
+    for (_, value) in &mut headers {
+        let copied = HeaderValue::from_maybe_shared(body.split_to(value.len()));
+        *value = copied.expect("what was the value of a header is one");
+    }
+    record::Response { status: status.as_u16(), headers, body }
 }
 
 /// What the client of an attempt is told, once its outcome is on record or refused there.
@@ -83,4 +104,22 @@ pub(crate) fn unreadable<R>() -> Response<Body<R>> {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_answer_keeps_no_buffer_alive() {
+        let buffer = Bytes::from(vec![b'x'; 8192]);
+        let headers = vec![
+            (CONTENT_TYPE, HeaderValue::from_maybe_shared(buffer.slice(..10)).expect("visible")),
+            (CACHE_CONTROL, HeaderValue::from_maybe_shared(buffer.slice(10..10)).expect("empty")),
+        ];
+        let stored = compact(StatusCode::CREATED, headers.clone(), &buffer.slice(100..250));
+        assert_eq!((stored.status, &stored.headers, &stored.body), (201, &headers, &buffer.slice(100..250)));
+        drop(headers);
+        assert!(buffer.try_into_mut().is_ok(), "nobody else holds the buffer");
+    }
 }

@@ -29,7 +29,7 @@ use onlyonce_core::key::Key;
 use onlyonce_core::machine::{self, Admission};
 use onlyonce_core::outcome::{Meaning, Outcome, Said, meaning};
 use onlyonce_core::policy::{InFlight, Policy, StoreDown};
-use onlyonce_core::record::{self, Handle, Id, Reason, Record};
+use onlyonce_core::record::{Handle, Id, Reason, Record};
 use onlyonce_core::refusal::{NoAnswer, Refusal};
 use onlyonce_core::scope::Scope;
 use onlyonce_store::{Error, ErrorKind, failpoint};
@@ -367,8 +367,7 @@ impl Keyed {
         let outcome = match (means, &body) {
             (Meaning::Completed, Read::Whole(bytes)) => {
                 let headers = headers::kept(&head.headers, self.policy());
-                let response =
-                    record::Response { status: head.status.as_u16(), headers, body: bytes.clone() };
+                let response = answer::compact(head.status, headers, bytes);
                 Outcome::Completed { response: Some(Arc::new(response)), keep_for }
             }
             (Meaning::Completed, Read::Beyond(_)) => Outcome::Completed { response: None, keep_for },

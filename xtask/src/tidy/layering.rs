@@ -13,6 +13,7 @@ const STORE: &[&str] = &[
     "async-trait",
     "bytes",
     "http",
+    "metrics",
     "onlyonce-core",
     "rusqlite",
     "rustix",

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use onlyonce::Engine;
 use tokio::sync::Mutex;
@@ -40,6 +40,7 @@ impl Figures {
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).context("something else counts in this process already")?;
         describe();
+        begin_at_nought();
         Ok(Self { handle, counted_at: Mutex::new(None) })
     }
 
@@ -67,6 +68,16 @@ impl Figures {
             Ok(Err(error)) => tracing::warn!(%error, "the records could not be counted"),
             Err(_) => tracing::warn!("the records could not be counted in time; their figures are old"),
         }
+    }
+}
+
+/// What has not happened yet is counted too: an alert on a counter that is not there never fires.
+fn begin_at_nought() {
+    for name in ["superseded", "lapsed", "reaped", "unknown_opened"] {
+        counter!(format!("onlyonce_{name}_total")).absolute(0);
+    }
+    for operation in ["load", "swap", "scan", "reap"] {
+        counter!("onlyonce_store_errors_total", "operation" => operation).absolute(0);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The program as its users see it, and the pages that must agree with the code.
 
+mod admin;
 mod demo;
 mod documents;
 mod examples;

@@ -12,14 +12,14 @@ use crate::program::{Folder, onlyonce, text};
 const SOON: Duration = Duration::from_secs(20);
 
 /// A gateway that was started, and is killed with the test at the latest.
-struct Serving {
+pub(crate) struct Serving {
     child: Child,
     ready: String,
     errors: BufReader<ChildStderr>,
 }
 
 impl Serving {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut child = onlyonce()
             .arg("serve")
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
@@ -75,7 +75,13 @@ impl Serving {
         stream
     }
 
-    fn answer(&self, request: &str) -> String {
+    /// Where operators come in.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        let url = self.ready.split_whitespace().nth(4).expect("the ready line has a second URL");
+        url.strip_prefix("http://").expect("in clear").parse().expect("an address")
+    }
+
+    pub(crate) fn answer(&self, request: &str) -> String {
         read(self.send(request))
     }
 }

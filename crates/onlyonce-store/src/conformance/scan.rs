@@ -37,6 +37,20 @@ pub async fn a_listing_by_state_shows_that_state_only(store: Shared) {
     assert_eq!(list(&store, of_state(StateName::Completed, 9)).await.len(), 4);
 }
 
+/// O02
+pub async fn records_are_counted_by_their_state(store: Shared) {
+    let counted = async || store.count().await.expect("the engine counts");
+    let none: Vec<_> = StateName::ALL.map(|state| (state, 0)).into();
+    assert_eq!(counted().await, none);
+    for (copies, state) in one_of_each(LATER).into_iter().enumerate() {
+        for copy in 0..copies {
+            insert(&store, draft(&format!("{copies} {copy}"), state.clone())).await;
+        }
+    }
+    let expected: Vec<_> = StateName::ALL.into_iter().zip(0..).collect();
+    assert_eq!(counted().await, expected, "in the order of the states");
+}
+
 /// S01
 pub async fn a_listing_by_scope_shows_that_scope_only(store: Shared) {
     for number in 0..4 {

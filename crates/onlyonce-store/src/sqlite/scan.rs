@@ -19,6 +19,18 @@ pub(super) fn list(connection: &Connection, clock: &dyn Clock, query: &Query) ->
     page(stored, query, clock)
 }
 
+/// Relies on the index by state and due time, which is read without the records.
+pub(super) fn count(connection: &Connection) -> Result<Vec<(StateName, u64)>, Refused> {
+    const SQL: &str = "SELECT count(*) FROM record INDEXED BY record_by_due WHERE state = ?1";
+    let mut statement = connection.prepare_cached(SQL)?;
+    let mut counts = Vec::new();
+    for state in StateName::ALL {
+        let count: i64 = statement.query_row([state.as_str()], |row| row.get(0))?;
+        counts.push((state, count.unsigned_abs()));
+    }
+    Ok(counts)
+}
+
 /// Relies on the unique index over ids, which is read in its order from the cursor on.
 fn by_id(connection: &Connection, query: &Query) -> rusqlite::Result<Vec<Stored>> {
     const SQL: &str = "

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use onlyonce::Policy;
+use onlyonce::health::Health;
 use onlyonce::policy::StoreDown;
 
 use crate::world::{Fault, World, order, order_with, settle};
@@ -152,4 +153,28 @@ async fn a_lost_reservation_on_one_node_does_not_run_on_another_before_it_is_giv
     world.onlyonce.engine().idle().await;
     assert_eq!(other.send(order("k")).await.summary(), "201 run 1");
     assert_eq!(world.handler.runs(), 0);
+}
+
+/// O04
+#[tokio::test(start_paused = true)]
+async fn a_failed_store_is_told_from_a_slow_one_and_from_one_that_takes_no_writes() {
+    let world = World::new(Policy::default());
+    let engine = world.onlyonce.engine().clone();
+    let patience = Duration::from_secs(2);
+    let is_well = |health: &Health| matches!(health, Health::Well { .. });
+    assert!(is_well(&engine.health(patience).await));
+    world.store.always(Some(Fault::Refused));
+    assert!(matches!(engine.health(patience).await, Health::Failed { .. }));
+    world.store.always(Some(Fault::Stalled));
+    assert_eq!(engine.health(patience).await, Health::Stalled { waited: patience });
+    world.store.always(None);
+    assert!(is_well(&engine.health(patience).await));
+
+    // It can be read, and takes no writes: as a full disk does.
+    world.store.next([Fault::Refused]);
+    assert_eq!(world.send(order("k")).await.status, 503);
+    let health = engine.health(patience).await;
+    assert!(!health.is_ready() && matches!(health, Health::Failed { .. }), "{health:?}");
+    assert_eq!(world.send(order("m")).await.status, 201);
+    assert!(is_well(&engine.health(patience).await));
 }
