@@ -55,6 +55,14 @@ impl Url {
         }
     }
 
+    /// Whether only one process has it at a time, so that whatever ran when it is opened is dead.
+    pub(crate) fn has_one_owner(&self) -> bool {
+        match self {
+            Self::Memory | Self::Sqlite(_) => true,
+            Self::Postgres(_) => false,
+        }
+    }
+
     /// As it was given, with its password: for another part of this program, and never to be shown.
     pub(crate) fn whole(&self) -> String {
         match self {
