@@ -12,6 +12,7 @@ mod client;
 pub(crate) mod data;
 mod http2;
 mod logs;
+mod moved;
 mod node;
 pub(crate) mod payload;
 mod run;

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 
 use super::data::StoreMode;
+use super::moved::Moved;
 
 /// The machine's clock, which a case can move forward.
 #[derive(Clone, Debug)]
@@ -27,6 +28,11 @@ impl MovedClock {
         Self(Arc::new((SystemClock::new(), AtomicI64::new(0))))
     }
 
+    /// By how many microseconds it was moved.
+    pub(crate) fn moved(&self) -> i64 {
+        self.0.1.load(Ordering::Acquire)
+    }
+
     pub(crate) fn advance(&self, by: Duration) {
         let micros = i64::try_from(by.as_micros()).expect("a case spans less than an age");
         self.0.1.fetch_add(micros, Ordering::AcqRel);
@@ -35,7 +41,7 @@ impl MovedClock {
 
 impl Clock for MovedClock {
     fn now(&self) -> Timestamp {
-        let moved = u64::try_from(self.0.1.load(Ordering::Acquire)).expect("it only moves forward");
+        let moved = u64::try_from(self.moved()).expect("it only moves forward");
         self.0.0.now().plus(Duration::from_micros(moved))
     }
 }
@@ -46,15 +52,17 @@ impl Clock for MovedClock {
 pub(crate) enum Engine {
     Memory,
     Sqlite,
+    Postgres,
 }
 
 impl Engine {
-    pub(crate) const ALL: [Self; 2] = [Self::Memory, Self::Sqlite];
+    pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Sqlite, Self::Postgres];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Sqlite => "sqlite",
+            Self::Postgres => "postgres",
         }
     }
 }
@@ -123,6 +131,7 @@ async fn open(engine: Engine, clock: &MovedClock, folder: &Folder) -> Arc<dyn St
             let opened = Sqlite::open(folder.new_file("db"), options).await;
             Arc::new(opened.unwrap_or_else(|error| panic!("a new file can be opened: {error}")))
         }
+        Engine::Postgres => Arc::new(Moved::open(clock).await),
     }
 }
 

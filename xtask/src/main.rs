@@ -10,6 +10,7 @@ mod install;
 mod process;
 mod repository;
 mod requirements;
+mod servers;
 mod steps;
 mod test;
 mod tidy;
@@ -37,6 +38,8 @@ enum Command {
     Requirements,
     /// Measure the layer, or the gateway, beside its baseline, and write docs/performance.md
     Bench(bench::Arguments),
+    /// The servers that tests run on: install them, or start one to look at
+    Engines(servers::Arguments),
     /// Kill a real process at every durable step and judge what the next one makes of it; with --all, at every pair
     Crash(crash::Arguments),
     /// Start the gateway before the services of examples/ and play a story on each
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Requirements => requirements::run(),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Engines(arguments) => servers::run(&arguments),
         Command::Crash(arguments) => crash::run(&arguments),
         Command::Examples(arguments) => examples::run(&arguments),
     };

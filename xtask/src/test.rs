@@ -12,9 +12,11 @@ use crate::examples as services;
 use crate::repository;
 use crate::steps::{Ending, Steps, cargo, has_cargo, pass, pass_and_see};
 use crate::tidy;
+use xtask::engines::postgres;
 
 /// The features whose tests always run. Not `--all-features`: an engine whose SDK doubles the build has its own step.
-const FEATURES: &str = "onlyonce-store/conformance,onlyonce-store/failpoints,onlyonce-store/sqlite";
+const FEATURES: &str =
+    "onlyonce-store/conformance,onlyonce-store/failpoints,onlyonce-store/postgres,onlyonce-store/sqlite";
 /// A comment with these words makes an example one that is also run. The others listen until they are stopped.
 const RUNS_TO_ITS_END: &str = "xtask: run this example";
 /// How long such an example may take.
@@ -51,6 +53,7 @@ pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
     steps.run("format", format);
     steps.run("lints", lints);
     say_vectors();
+    steps.run("engines", engines);
     steps.run("tests", || tests(&[], count));
     steps.run("doc tests", || doc_tests(count));
     steps.run("docs", docs);
@@ -62,6 +65,17 @@ fn tidy_step() -> Result<Ending> {
     Ok(match tidy::run()? {
         Verdict::Yes => Ending::Passed,
         Verdict::No => Ending::Failed("see above".to_owned()),
+    })
+}
+
+/// The servers that tests start. Without them those tests fail and say so.
+fn engines() -> Result<Ending> {
+    Ok(match postgres::install() {
+        Ok(folder) => {
+            eprintln!("PostgreSQL: {}", folder.display());
+            Ending::Passed
+        }
+        Err(reason) => Ending::Failed(reason),
     })
 }
 

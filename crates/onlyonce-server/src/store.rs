@@ -1,4 +1,4 @@
-//! Where records are kept, as settings name it: `memory:`, `sqlite:PATH`.
+//! Where records are kept, as settings name it: `memory:`, `sqlite:PATH`, `postgres://…`.
 //!
 //! A value may hold a password, so of what comes after `://` nothing is ever shown.
 
@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result, bail};
 use onlyonce::store::Store;
 use onlyonce::store::memory::Memory;
+use onlyonce::store::postgres::{self, Postgres};
 use onlyonce::store::sqlite::{Expired, Options, Sqlite};
 
 /// Engines that are planned, by their schemes.
-const PLANNED: [&str; 8] =
-    ["postgres", "postgresql", "mysql", "redis", "rediss", "redis+cluster", "rediss+cluster", "dynamodb"];
-const REMEDY: &str = "use sqlite:PATH, such as sqlite:onlyonce.db, or memory: for what may be forgotten";
+const PLANNED: [&str; 6] = ["mysql", "redis", "rediss", "redis+cluster", "rediss+cluster", "dynamodb"];
+const REMEDY: &str =
+    "use sqlite:PATH, such as sqlite:onlyonce.db, postgres://…, or memory: for what may be forgotten";
 /// What still works on a store that is to be closed has ended before this.
 const CLOSES_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -28,6 +29,21 @@ pub(crate) enum Url {
     Memory,
     /// In this file.
     Sqlite(PathBuf),
+    /// In this database.
+    Postgres(Database),
+}
+
+/// The URL of a database. It holds a password: what is shown of it is something else.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Database {
+    url: String,
+    shown: String,
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
 }
 
 impl Url {
@@ -35,7 +51,23 @@ impl Url {
     pub(crate) fn is_durable(&self) -> bool {
         match self {
             Self::Memory => false,
-            Self::Sqlite(_) => true,
+            Self::Sqlite(_) | Self::Postgres(_) => true,
+        }
+    }
+
+    /// Whether only one process has it at a time, so that whatever ran when it is opened is dead.
+    pub(crate) fn has_one_owner(&self) -> bool {
+        match self {
+            Self::Memory | Self::Sqlite(_) => true,
+            Self::Postgres(_) => false,
+        }
+    }
+
+    /// As it was given, with its password: for another part of this program, and never to be shown.
+    pub(crate) fn whole(&self) -> String {
+        match self {
+            Self::Memory | Self::Sqlite(_) => self.to_string(),
+            Self::Postgres(database) => database.url.clone(),
         }
     }
 
@@ -45,6 +77,12 @@ impl Url {
             Self::Memory => Arc::new(Memory::new()),
             Self::Sqlite(path) => {
                 Arc::new(Sqlite::open(path, Options { expired, ..Options::default() }).await?)
+            }
+            Self::Postgres(database) => {
+                let options = postgres::Options { expired, ..postgres::Options::default() };
+                let store = Postgres::open(&database.url, options).await?;
+                store.prepare().await?;
+                Arc::new(store)
             }
         })
     }
@@ -76,6 +114,9 @@ impl FromStr for Url {
             "memory" if rest.is_empty() => Ok(Self::Memory),
             "memory" => bail!("store \"{text}\" has more than its name; write memory:"),
             "sqlite" => Ok(Self::Sqlite(path(text, rest)?)),
+            "postgres" | "postgresql" => {
+                Ok(Self::Postgres(Database { url: text.to_owned(), shown: Postgres::shown(text)? }))
+            }
             planned if PLANNED.contains(&planned) => {
                 bail!(
                     "store \"{}\" is of a kind that is planned and not in this release; {REMEDY}",
@@ -92,6 +133,7 @@ impl fmt::Display for Url {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Postgres(database) => f.write_str(&database.shown),
         }
     }
 }
@@ -143,6 +185,13 @@ mod tests {
     }
 
     #[test]
+    fn a_database_is_shown_without_its_password() {
+        let url: Url = "postgres://ann:secret@localhost:5433/pay?schema=keys".parse().unwrap();
+        assert_eq!(url.to_string(), "postgres://localhost:5433/pay");
+        assert!(!format!("{url:?}").contains("secret"));
+    }
+
+    #[test]
     fn a_name_that_cannot_be_used_is_told_with_its_remedy() {
         for (text, told) in [
             ("", "use sqlite:PATH"),
@@ -154,7 +203,10 @@ mod tests {
             ("sqlite://a.db", "write sqlite:a.db"),
             ("sqlite:///a.db", "write sqlite:/a.db"),
             ("sqlite:a.db?mode=ro", "write sqlite:a.db"),
-            ("postgres://ann:secret@db/x", "\"postgres://…\" is of a kind that is planned"),
+            ("mysql://ann:secret@db/x", "\"mysql://…\" is of a kind that is planned"),
+            ("postgres:ann:secret@db/x", "does not begin with postgres://"),
+            ("postgres://ann:secret@db:http/x", "cannot be read"),
+            ("postgres://ann:secret@db/x?sslmode=prefer", "write sslmode=verify-full"),
             ("dynamodb://records?region=x", "planned and not in this release; use sqlite:PATH"),
             ("mongodb://ann:secret@db/x", "\"mongodb://…\" is of no known kind; use sqlite:PATH"),
             ("SQLITE:a.db", "of no known kind"),

@@ -22,6 +22,8 @@ mod error;
 pub mod failpoint;
 pub mod memory;
 pub mod outbox;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -124,6 +126,15 @@ pub struct Cursor {
     pub due_at: Option<Timestamp>,
     /// The last record of the page.
     pub id: Id,
+}
+
+/// What becomes of records that have expired, in engines that can keep them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expired {
+    /// They are deleted.
+    Delete,
+    /// They move to an archive, out of replay's reach. Their keys can be used again.
+    Keep,
 }
 
 /// Some records, and where to go on.

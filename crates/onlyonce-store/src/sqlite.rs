@@ -74,6 +74,7 @@ use self::reader::{Lists, Looks};
 use self::row::{Stored, Swap};
 use self::wal::Keeper;
 use self::writer::{Counts, Size, Statements, Writer};
+pub use crate::Expired;
 use crate::batch::Batcher;
 use crate::clock::Clock;
 use crate::outbox::{Claimed, Message, Outbox, Settled};
@@ -117,15 +118,6 @@ impl Default for Options {
     fn default() -> Self {
         Self { expired: Expired::Delete, readers: 2, cache_bytes: 8 << 20, page_bytes: 4096, clock: None }
     }
-}
-
-/// What becomes of records that have expired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expired {
-    /// They are deleted.
-    Delete,
-    /// They move to an archive, out of replay's reach. Their keys can be used again.
-    Keep,
 }
 
 /// The embedded engine; see the module's documentation.

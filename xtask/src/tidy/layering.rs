@@ -17,9 +17,13 @@ const STORE: &[&str] = &[
     "onlyonce-core",
     "rusqlite",
     "rustix",
+    "rustls",
+    "rustls-native-certs",
     "sha2",
     "shuttle",
     "tokio",
+    "tokio-postgres",
+    "tokio-rustls",
 ];
 
 /// The layer speaks tower; axum is one of its users, behind a feature.

@@ -13,6 +13,7 @@ mod licences;
 mod links;
 mod names;
 mod origins;
+mod portable;
 mod promises;
 mod states;
 mod words;
@@ -38,13 +39,14 @@ pub(crate) struct Fault {
 type Rule = fn(&[File]) -> Vec<Fault>;
 type PackageRule = fn(&[File], &Value) -> Vec<Fault>;
 
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     states::faults,
     words::faults,
     names::faults,
     comments::faults,
     origins::faults,
     links::faults,
+    portable::faults,
     promises::faults,
 ];
 const PACKAGE_RULES: [PackageRule; 2] = [layering::faults, licences::faults];

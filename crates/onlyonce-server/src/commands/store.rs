@@ -23,6 +23,7 @@ impl Place {
     fn open(&self) -> Result<Result<Guest, onlyonce::store::Error>> {
         match self.store.parse()? {
             Url::Sqlite(path) => Ok(Guest::open(path)),
+            Url::Postgres(_) => bail!("a PostgreSQL store has no file; back it up with pg_dump"),
             Url::Memory => bail!("store \"memory:\" has no file; name one with --store sqlite:PATH"),
         }
     }

@@ -243,9 +243,15 @@ async fn killed_in_the_middle(stage: &mut Stage) -> Result<Act> {
     stage.bank.go_on.notify_one();
     stage.bank.charged_one.notified().await;
     let retried = stage.client().await?.pay(&order).await?;
-    act.promise("the gateway that took over does not guess: 409 idempotency_outcome_unknown", {
-        is_refused(&retried, 409, "idempotency_outcome_unknown")
-    });
+    // Who takes a file over knows that the last one is dead. Where many share a store, only its lease tells.
+    let (promise, code) = if stage.url.has_one_owner() {
+        let promise = "the gateway that took over does not guess: 409 idempotency_outcome_unknown";
+        (promise, "idempotency_outcome_unknown")
+    } else {
+        let promise = "until its lease lapses, the gateway that died may be at it still: 409 in progress";
+        (promise, "idempotency_key_in_progress")
+    };
+    act.promise(promise, is_refused(&retried, 409, code));
     Ok(stage.counted(act, &order, 2, 1))
 }
 

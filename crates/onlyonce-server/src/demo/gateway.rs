@@ -29,12 +29,14 @@ impl Gateway {
         let mut process = Command::new(program)
             .arg("serve")
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(["--upstream", &format!("http://{upstream}"), "--store", &store.to_string()])
+            .args(["--upstream", &format!("http://{upstream}")])
             // Each run has keys of its own, also on a store that was played on before.
             .args(["--set", &format!("service={name}"), "--set", "policy.required=true"])
             // What it logs of the faults of the story is for operators.
             .args(["--set", "log.filter=off"])
             .env_clear()
+            // Not as an argument: it may hold a password, and arguments are seen by everybody on the machine.
+            .env("ONLYONCE_STORE", store.whole())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -70,7 +70,7 @@ async fn serve(arguments: &cli::Demo, place: &Place) -> Result<Ended> {
         ("--upstream", "upstream", format!("http://{}", service.address)),
         ("--listen", "listen", arguments.listen.to_string()),
         ("--admin", "admin", arguments.admin.to_string()),
-        ("--store", "store", place.url.to_string()),
+        ("--store", "store", place.url.whole()),
     ];
     let sets = ["service=demo", "policy.required=true"].map(str::to_owned);
     let sources = Sources { file: None, environment: Vec::new(), sets: sets.into(), flags: flags.into() };

@@ -20,7 +20,7 @@ use crate::store::Url;
 pub(crate) struct Stage {
     pub(crate) bank: Arc<Bank>,
     pub(crate) service: Service,
-    url: Url,
+    pub(crate) url: Url,
     /// Part of every scope, so that a store that was played on before does not remember the keys of this run.
     name: String,
     gateway: Option<Gateway>,

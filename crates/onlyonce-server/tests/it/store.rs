@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
+use xtask::engines::postgres::Server;
 
 use crate::demo::Served;
 use crate::program::{Folder, run, text};
@@ -37,6 +38,19 @@ fn refused_by_all(folder: &Folder, store: &str, words: &[&str]) {
     refused(folder, &["store", "backup", "--store", store, "copy.db"], words);
 }
 
+/// E02: the whole story, through a restart; a schema that is missing is told, and the password never.
+#[test]
+fn the_story_is_played_on_postgresql() {
+    let (folder, server) = (Folder::new(), Server::shared());
+    let url = server.fresh_schema();
+    let output = folder.run(&["demo", "--tour", "--store", &url]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let typo = url.replace("schema=", "schema=typo_").replace("postgres@", "postgres:s3cret@");
+    refused(&folder, &["demo", "--store", &typo], &["has no schema \"typo_", "CREATE SCHEMA"]);
+    refused(&folder, &["store", "check", "--store", &url], &["pg_dump"]);
+    assert!(!text(&folder.run(&["demo", "--store", &typo]).stderr).contains("s3cret"));
+}
+
 fn json(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).expect("--json prints JSON and nothing else")
 }
@@ -49,8 +63,7 @@ fn a_store_that_cannot_be_meant_is_refused_with_its_remedy() {
         ("onlyonce.db", &["\"onlyonce.db\"", "write sqlite:onlyonce.db"][..]),
         ("sqlite:", &["names no file"]),
         ("sqlite://a.db", &["write sqlite:a.db"]),
-        ("postgres://ann:secret@db/payments", &["\"postgres://…\"", "planned", "use sqlite:PATH"]),
-        ("mysql://db/payments", &["planned"]),
+        ("mysql://ann:secret@db/payments", &["\"mysql://…\"", "planned", "use sqlite:PATH"]),
         ("redis+cluster://db", &["planned"]),
         ("dynamodb://records?region=eu-north-1", &["planned"]),
         ("mongodb://db", &["no known kind", "use sqlite:PATH"]),

@@ -5,6 +5,7 @@
 mod batch;
 mod broken;
 mod codec;
+mod postgres;
 mod sqlite;
 
 /// E06, E07

@@ -7,7 +7,7 @@ mod load;
 mod owner;
 mod refusals;
 mod reopen;
-mod world;
+pub(crate) mod world;
 
 use onlyonce_store::sqlite::{Expired, Options, Sqlite};
 

@@ -26,7 +26,7 @@ fn writes_until_it_is_killed() {
                 tokio::spawn(async move {
                     for number in 0.. {
                         let key = format!("{writer}-{number}");
-                        put(&store, &key).await;
+                        put(&*store, &key).await;
                         let mut out = std::io::stdout().lock();
                         writeln!(out, "wrote {key}").unwrap();
                         out.flush().unwrap();

@@ -23,7 +23,7 @@ async fn callers_that_come_at_once_share_commits() {
             let store = store.clone();
             tokio::spawn(async move {
                 for number in 0..EACH {
-                    put(&store, &format!("{caller} {number}")).await;
+                    put(&*store, &format!("{caller} {number}")).await;
                 }
             })
         })
@@ -54,7 +54,7 @@ async fn readers_never_see_a_record_go_back() {
     const READERS: usize = 16;
     let folder = Folder::new();
     let store = Arc::new(open(folder.file()).await);
-    insert(&store, draft("k", Effects::Opaque, running()), 0).await.unwrap();
+    insert(&*store, draft("k", Effects::Opaque, running()), 0).await.unwrap();
     let is_over = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..READERS).map(|_| tokio::spawn(watch(store.clone(), is_over.clone()))).collect();
     for revision in 1..=WRITES {
@@ -93,7 +93,7 @@ async fn a_backup_while_others_write_is_of_one_moment_and_can_be_opened() {
         let (store, written, is_over) = (store.clone(), written.clone(), is_over.clone());
         async move {
             while !is_over.load(Ordering::Acquire) {
-                put(&store, &written.load(Ordering::Acquire).to_string()).await;
+                put(&*store, &written.load(Ordering::Acquire).to_string()).await;
                 written.fetch_add(1, Ordering::AcqRel);
             }
         }
@@ -136,7 +136,7 @@ async fn the_wal_is_carried_over_while_others_write() {
             let store = store.clone();
             tokio::spawn(async move {
                 for number in 0..EACH {
-                    put(&store, &format!("{caller} {number}")).await;
+                    put(&*store, &format!("{caller} {number}")).await;
                     if number % 50 == 0 {
                         let query =
                             Query { state: None, scope: None, only_due: true, after: None, limit: 10 };

@@ -75,7 +75,7 @@ pub(crate) fn message(key: &str) -> Message {
 
 /// Inserts a record with this revision.
 pub(crate) async fn insert(
-    store: &Sqlite,
+    store: &dyn Store,
     (id, next): (Id, Box<Draft>),
     revision: u64,
 ) -> Result<Seen, Error> {
@@ -87,7 +87,7 @@ pub(crate) async fn insert(
 }
 
 /// A completed record that is kept.
-pub(crate) async fn put(store: &Sqlite, key: &str) -> Seen {
+pub(crate) async fn put(store: &dyn Store, key: &str) -> Seen {
     let done = completed(When::AfterWrite(HOUR));
     insert(store, draft(key, Effects::Opaque, done), 1).await.unwrap()
 }

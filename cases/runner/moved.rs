@@ -1,0 +1,131 @@
+//! PostgreSQL with a clock that a case can move.
+//!
+//! The clock is the server's. So the schema of a case has a `clock_timestamp()` of its own, which the statements find
+//! first, and which is ahead by what the case says. The engine lives on a runtime of its own: a case moves the clock of
+//! its runtime too, and the engine's time-outs are none of the case's.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use onlyonce::store::postgres::{Options, Postgres};
+use onlyonce::store::{Change, Error, Outbox, Page, Query, Store, Swapped};
+use onlyonce_core::record::{Id, Seen};
+use tokio::runtime::Runtime;
+use tokio::sync::Mutex;
+use tokio_postgres::{Client, NoTls};
+use xtask::engines::postgres::Server;
+
+use super::store::MovedClock;
+
+pub(crate) struct Moved {
+    inner: Arc<Inner>,
+    runtime: Option<Runtime>,
+}
+
+struct Inner {
+    store: Postgres,
+    clock: MovedClock,
+    schema: String,
+    /// What the server was told last.
+    ahead: Mutex<(Client, i64)>,
+}
+
+impl Moved {
+    /// In a schema of its own.
+    pub(crate) async fn open(clock: &MovedClock) -> Self {
+        let server = Server::shared();
+        let schema = server.fresh_name();
+        server.sql(&format!(
+            "CREATE SCHEMA {schema};
+             CREATE TABLE {schema}.ahead (micros bigint NOT NULL);
+             INSERT INTO {schema}.ahead VALUES (0);
+             CREATE FUNCTION {schema}.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+             $$ SELECT pg_catalog.clock_timestamp() + (SELECT micros FROM {schema}.ahead) * interval '1 microsecond' $$"
+        ));
+        let url = server.url("postgres");
+        let options = format!("options=-c%20search_path%3D{schema}%2Cpg_catalog");
+        let store_url = format!("{url}?schema={schema}&{options}");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime for the engine");
+        let clock = clock.clone();
+        let opening = runtime.spawn(async move {
+            let store =
+                Postgres::open(&store_url, Options::default()).await.expect("a new schema can be opened");
+            store.prepare().await.expect("a new schema can be prepared");
+            let (client, connection) =
+                tokio_postgres::connect(&url, NoTls).await.expect("the server is there");
+            tokio::spawn(connection);
+            Inner { store, clock, schema, ahead: Mutex::new((client, 0)) }
+        });
+        Self { inner: Arc::new(opening.await.expect("opening ends")), runtime: Some(runtime) }
+    }
+
+    /// Runs a call where the engine lives, once its clock is the case's.
+    async fn call<R, F>(&self, call: impl FnOnce(Arc<Inner>) -> F + Send + 'static) -> Result<R, Error>
+    where
+        R: Send + 'static,
+        F: Future<Output = Result<R, Error>> + Send,
+    {
+        let inner = self.inner.clone();
+        let runtime = self.runtime.as_ref().expect("it is taken only when all ends");
+        let calling = runtime.spawn(async move {
+            inner.keep_time().await;
+            call(inner).await
+        });
+        calling.await.expect("a call ends")
+    }
+}
+
+impl Inner {
+    async fn keep_time(&self) {
+        let moved = self.clock.moved();
+        let mut ahead = self.ahead.lock().await;
+        if ahead.1 < moved {
+            let sql = format!("UPDATE {}.ahead SET micros = {moved}", self.schema);
+            ahead.0.batch_execute(&sql).await.expect("the clock can be moved");
+            ahead.1 = moved;
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Moved {
+    async fn prepare(&self) -> Result<(), Error> {
+        self.call(|inner| async move { inner.store.prepare().await }).await
+    }
+
+    async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
+        self.call(move |inner| async move { inner.store.load(id).await }).await
+    }
+
+    async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
+        self.call(move |inner| async move { inner.store.swap(id, change).await }).await
+    }
+
+    async fn scan(&self, query: Query) -> Result<Page, Error> {
+        self.call(move |inner| async move { inner.store.scan(query).await }).await
+    }
+
+    async fn reap(&self, limit: usize) -> Result<usize, Error> {
+        self.call(move |inner| async move { inner.store.reap(limit).await }).await
+    }
+
+    fn outbox(&self) -> Option<&dyn Outbox> {
+        None
+    }
+}
+
+impl Drop for Moved {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl fmt::Debug for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Moved").field("store", &self.inner.store).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,233 @@
+//! Records in PostgreSQL: any number of nodes on one database.
+//!
+//! ```no_run
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+//! use onlyonce_core::record::Id;
+//! use onlyonce_store::Store;
+//! use onlyonce_store::postgres::{Options, Postgres};
+//!
+//! let url = "postgres://onlyonce:secret@db.internal/payments?schema=onlyonce";
+//! let store = Postgres::open(url, Options::default()).await.unwrap();
+//! store.prepare().await.unwrap();
+//! assert_eq!(store.load(Id([7; 32])).await.unwrap(), None);
+//! # });
+//! ```
+//!
+//! 1. **One round trip to reserve, one to finish.** Each write is one statement, committed when it answers; a write that
+//!    is lost comes back with the record it was lost to (`statement.rs`).
+//! 2. **Many writes, one commit** ([`crate::batch`], `write.rs`): what comes while a commit is under way goes into the
+//!    next. No batch waits for one row, and one bad row fails alone.
+//! 3. **The clock is the server's.** No node's clock decides anything.
+//! 4. **An answer that was lost is `Unavailable`** (`pool.rs`): the write may have been committed. Whoever asked looks,
+//!    and recognises its own revision or token. So is a commit that a standby was to confirm and did not.
+//! 5. **Nothing hangs.** Connecting, waiting for a lock, a statement and its answer each have their time-out.
+//! 6. **Migrations** are safe from any number of nodes at once (`migration.rs`), and where there are none to apply, a
+//!    role that may only read and write rows is enough. docs/engines.md lists the grants.
+//! 7. TLS is verified in full, or off (`url.rs`).
+//!
+//! A pooler in front must keep a session to itself (PgBouncer: `pool_mode=session`): statements are prepared once a
+//! connection, and its time-outs are settings of the session.
+
+mod failure;
+mod letters;
+mod migration;
+mod pool;
+mod reap;
+mod row;
+mod scan;
+mod statement;
+mod tls;
+mod url;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+pub use migration::Migration;
+use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
+use tokio::sync::Semaphore;
+
+use self::pool::{Plans, Pool, Tuning};
+use self::row::{Stored, Swap};
+use self::statement::Statements;
+use self::url::Place;
+use self::write::Answer;
+use crate::batch::{Batcher, Limits};
+use crate::outbox::{Claimed, Message, Outbox, Settled};
+use crate::{Change, Error, Expired, Page, Query, Store, Swapped};
+
+/// How a database is used. Every value works; the defaults were measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What becomes of records that have expired.
+    pub expired: Expired,
+    /// How many connections this node has for looks, and for writes that go alone. There are four more: two that write
+    /// batches, and two for what goes on behind the requests.
+    pub connections: usize,
+    /// How long the server may work on a statement of a request.
+    pub statement_timeout: Duration,
+    /// How long a write waits for whoever else holds its record.
+    pub lock_wait: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            expired: Expired::Delete,
+            connections: 12,
+            statement_timeout: Duration::from_secs(5),
+            lock_wait: Duration::from_secs(1),
+        }
+    }
+}
+
+/// How much goes together. Four batches in flight were slower than two.
+const LIMITS: Limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
+/// How long a batch waits where somebody inserts one of its records right now.
+const BATCH_LOCK_WAIT: Duration = Duration::from_millis(50);
+/// Connections for sweeper, reaper, relay and operators, and how long the server may work for them.
+const BEHIND: usize = 2;
+const BEHIND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The engine for many nodes; see the module's documentation.
+pub struct Postgres {
+    swaps: Batcher<Swap, Answer>,
+    /// Looks, and writes that go alone.
+    front: Arc<Pool>,
+    /// Half of its connections: a row that somebody holds keeps nobody from looking at another.
+    alone: Arc<Semaphore>,
+    behind: Pool,
+    place: Arc<Place>,
+    expired: Expired,
+}
+
+impl Postgres {
+    /// Connects to the database that a URL names, and sees whether it can be used. Nothing is changed there:
+    /// [`Store::prepare`] applies the migrations.
+    ///
+    /// # Errors
+    ///
+    /// `Misconfigured` where the URL, a certificate, the password, the role, the database or the server's version is
+    /// wrong; `Unavailable` where the server does not answer in time, is read-only or in recovery. Never with the
+    /// password.
+    pub async fn open(url: &str, options: Options) -> Result<Self, Error> {
+        let place = Arc::new(Place::parse(url)?);
+        let statements = Arc::new(Statements::new(&place.quoted_schema()));
+        let tuning = Tuning {
+            connections: options.connections,
+            statement: options.statement_timeout,
+            lock: options.lock_wait,
+            plans: Plans::ByIndex,
+        };
+        let front = Arc::new(Pool::new(&place, &statements, tuning));
+        let batches = Tuning { connections: LIMITS.in_flight_max, lock: BATCH_LOCK_WAIT, ..tuning };
+        let batches = Arc::new(Pool::new(&place, &statements, batches));
+        let behind = Tuning { connections: BEHIND, statement: BEHIND_TIMEOUT, plans: Plans::Anew, ..tuning };
+        let behind = Pool::new(&place, &statements, behind);
+        behind.connect().await?;
+        let swaps = Batcher::new(LIMITS, move |swaps: Vec<Swap>| {
+            let batches = batches.clone();
+            async move { write::together(&batches, swaps).await }
+        });
+        let alone = Arc::new(Semaphore::new(options.connections.div_ceil(2).max(1)));
+        Ok(Self { swaps, front, alone, behind, place, expired: options.expired })
+    }
+
+    /// What a URL names, as it may be shown: hosts, ports and database, and nothing that is secret.
+    ///
+    /// # Errors
+    ///
+    /// `Misconfigured` where the URL, or a file that it names, cannot be used. Nobody is connected to.
+    pub fn shown(url: &str) -> Result<String, Error> {
+        Ok(format!("postgres://{}", Place::parse(url)?.shown))
+    }
+
+    /// The migrations that [`Store::prepare`] would apply.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::prepare`], but that nothing is changed.
+    pub async fn pending_migrations(&self) -> Result<Vec<Migration>, Error> {
+        let connection = self.behind.connect().await?;
+        Ok(migration::lacking(&connection.client, &self.place).await?)
+    }
+
+    /// The uses of a key that have expired and were kept ([`Expired::Keep`]), latest first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::load`].
+    pub async fn archived(&self, id: Id, limit: usize) -> Result<Vec<Record>, Error> {
+        let stored = reap::archived(&self.behind, id, limit).await?;
+        stored.into_iter().map(Stored::record).collect()
+    }
+}
+
+#[async_trait]
+impl Store for Postgres {
+    async fn prepare(&self) -> Result<(), Error> {
+        let mut connection = self.behind.connect().await?;
+        Ok(migration::run(&mut connection.client, &self.place).await?)
+    }
+
+    async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
+        write::load(&self.front, id).await?.map(Stored::seen).transpose()
+    }
+
+    async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
+        let swap = Swap::of(id, change);
+        // Messages belong to one row's write, and are few.
+        if !swap.messages.is_empty() {
+            return write::carried_on(self.front.clone(), self.alone.clone(), swap).await;
+        }
+        match self.swaps.submit(id, swap.bytes(), swap).await? {
+            Answer::Swapped(swapped) => Ok(swapped),
+            Answer::Alone(swap) => write::carried_on(self.front.clone(), self.alone.clone(), *swap).await,
+        }
+    }
+
+    async fn scan(&self, query: Query) -> Result<Page, Error> {
+        scan::list(&self.behind, &query).await
+    }
+
+    async fn reap(&self, limit: usize) -> Result<usize, Error> {
+        reap::reap(&self.behind, limit, self.expired).await
+    }
+
+    async fn count(&self) -> Result<Vec<(StateName, u64)>, Error> {
+        scan::count(&self.behind).await
+    }
+
+    fn outbox(&self) -> Option<&dyn Outbox> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Outbox for Postgres {
+    async fn claim(&self, token: Token, lease: Duration, limit: usize) -> Result<Vec<Claimed>, Error> {
+        letters::claim(&self.behind, token, lease, limit).await
+    }
+
+    async fn settle(&self, key: &str, token: Token, settled: Settled) -> Result<bool, Error> {
+        letters::settle(&self.behind, key, token, &settled).await
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<(Message, Vec<Arc<str>>)>, Error> {
+        letters::dead(&self.behind, limit).await
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres")
+            .field("at", &self.place.shown)
+            .field("schema", &self.place.schema)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

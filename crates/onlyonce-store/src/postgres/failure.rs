@@ -1,0 +1,177 @@
+//! What PostgreSQL could not do, told so that somebody can do something about it.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use tokio_postgres::error::SqlState;
+
+use super::url::Place;
+use crate::{Error, ErrorKind};
+
+/// An error that many callers are told: those of one batch fail together.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) kind: ErrorKind,
+    /// What it means for a write.
+    pub(super) left: Left,
+    message: String,
+}
+
+/// What a failed statement has left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Nothing: somebody else holds a row that it wants.
+    Busy,
+    /// Nothing: it met another one, and may be sent again.
+    Again,
+    /// Nothing: the server refused it.
+    Nothing,
+    /// Nobody knows, and the connection is not used again.
+    Doubt,
+}
+
+impl Failure {
+    /// Something that we or the server refused: nothing was written.
+    pub(super) fn refused(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, left: Left::Nothing, message: message.into() }
+    }
+
+    /// Something after which nobody knows what was written.
+    pub(super) fn doubt(place: &Place, what: &str) -> Self {
+        let message = format!("PostgreSQL at {}: {what}", place.shown);
+        Self { kind: ErrorKind::Unavailable, left: Left::Doubt, message }
+    }
+
+    pub(super) fn late(place: &Place, after: Duration) -> Self {
+        Self::doubt(
+            place,
+            &format!("no answer within {} ms; see whether it is overloaded", after.as_millis()),
+        )
+    }
+
+    /// What the server, or the way to it, said.
+    pub(super) fn of(place: &Place, error: &tokio_postgres::Error) -> Self {
+        let Some(code) = error.code() else {
+            let (kind, remedy) = unspoken(error);
+            let message = format!("PostgreSQL at {}: {}; {remedy}", place.shown, chain(error));
+            return Self { kind, left: Left::Doubt, message };
+        };
+        let (kind, left, remedy) = judge(code, place);
+        let told = error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned());
+        let message = format!("PostgreSQL at {}: {told} ({}); {remedy}", place.shown, code.code());
+        Self { kind, left, message }
+    }
+
+    pub(super) fn error(&self) -> Error {
+        Error::new(self.kind, self.message.clone())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        failure.error()
+    }
+}
+
+/// An error and its causes on one line.
+fn chain(error: &tokio_postgres::Error) -> String {
+    let mut told = error.to_string();
+    let mut cause = StdError::source(error);
+    while let Some(source) = cause {
+        let text = source.to_string();
+        // Some errors quote their cause, some do not.
+        if !told.contains(&text) {
+            told = format!("{told}: {text}");
+        }
+        cause = source.source();
+    }
+    told
+}
+
+/// What never came from the server: the connection, TLS, or a password that is missing.
+fn unspoken(error: &tokio_postgres::Error) -> (ErrorKind, &'static str) {
+    let told = chain(error);
+    if told.contains("certificate") || told.contains("UnknownIssuer") {
+        let remedy = "name the authority that signed its certificate with sslrootcert=FILE, and the host that the \
+                      certificate is for";
+        return (ErrorKind::Misconfigured, remedy);
+    }
+    if told.contains("does not support TLS") {
+        return (
+            ErrorKind::Misconfigured,
+            "switch ssl on there, or write sslmode=disable on a network you trust",
+        );
+    }
+    if told.contains("authentication") || told.contains("password missing") {
+        return (ErrorKind::Misconfigured, "give the URL a user and a password that the server takes");
+    }
+    (ErrorKind::Unavailable, "see that it runs and can be reached from here")
+}
+
+/// The codes of <https://www.postgresql.org/docs/current/errcodes-appendix.html> that a store meets.
+fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
+    use ErrorKind::{Corrupt, Misconfigured, Other, Unavailable};
+    let schema = &place.schema;
+    let user = place.user();
+    let (kind, left, remedy) = match code.code() {
+        "40001" | "40P01" => (Unavailable, Left::Again, "it may be sent again".to_owned()),
+        "55P03" => {
+            (Unavailable, Left::Busy, "another transaction holds the record; see pg_stat_activity".to_owned())
+        }
+        "57014" => {
+            (Unavailable, Left::Nothing, "it took too long; see whether the server is overloaded".to_owned())
+        }
+        "25006" => (
+            Unavailable,
+            Left::Doubt,
+            "it is read-only or in recovery; point the URL at the primary, or add its host and \
+             target_session_attrs=read-write"
+                .to_owned(),
+        ),
+        "53100" => (
+            Unavailable,
+            Left::Nothing,
+            "free some space on its disk, and writes go on by themselves".to_owned(),
+        ),
+        "53300" => (
+            Unavailable,
+            Left::Doubt,
+            "raise max_connections, or give this node fewer connections".to_owned(),
+        ),
+        "28P01" | "28000" => {
+            (Misconfigured, Left::Doubt, format!("see the password of role \"{user}\", and pg_hba.conf"))
+        }
+        "3D000" => (Misconfigured, Left::Doubt, "create the database, or name one that is there".to_owned()),
+        "3F000" => {
+            (Misconfigured, Left::Nothing, format!("create schema \"{schema}\", or name one that is there"))
+        }
+        "42501" => (
+            Misconfigured,
+            Left::Nothing,
+            format!("grant role \"{user}\" what docs/engines.md lists for schema \"{schema}\""),
+        ),
+        "42P01" | "42703" | "42883" => (
+            Misconfigured,
+            Left::Nothing,
+            format!("schema \"{schema}\" lacks a migration; run them as its owner"),
+        ),
+        "XX001" | "XX002" => {
+            (Corrupt, Left::Nothing, "the database is damaged; restore it from a backup".to_owned())
+        }
+        code => match &code[..2] {
+            // Connection, intervention of an operator, trouble outside: the backend may be gone.
+            "08" | "57" | "58" => (Unavailable, Left::Doubt, "see its log".to_owned()),
+            "53" => (Unavailable, Left::Nothing, "see its log".to_owned()),
+            "28" => (Misconfigured, Left::Doubt, "see pg_hba.conf".to_owned()),
+            _ => (Other, Left::Nothing, "see its log".to_owned()),
+        },
+    };
+    (kind, left, remedy)
+}

@@ -1,0 +1,234 @@
+//! The schema, step by step, also where twenty nodes start at once.
+//!
+//! 1. Each step is one transaction that begins by writing the step down, under a unique number. Whoever comes second
+//!    waits there until the first has committed, and then finds it done. No lock beside the tables is needed.
+//! 2. What was applied is written down with a checksum. A schema whose steps differ from this release's was made by
+//!    something else, and is refused.
+//! 3. A step says which older schema a release must know at least to work on with it: nodes of two releases can run
+//!    on one schema while they are being replaced. One that is too old is refused.
+//! 4. Where everything is applied, nothing is written: a role that may only read and write rows is enough.
+//! 5. A released step is never edited; a change is a new step.
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::failure::Failure;
+use super::url::Place;
+use crate::ErrorKind;
+
+/// A step that a schema lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migration {
+    /// From 1.
+    pub number: i32,
+    /// Its name.
+    pub name: &'static str,
+    /// What is run, with the schema filled in.
+    pub sql: String,
+}
+
+struct Step {
+    number: i32,
+    name: &'static str,
+    sql: &'static str,
+    /// A release that knows the schema up to this number can work on with it.
+    needs: i32,
+}
+
+macro_rules! step {
+    ($number:literal, $name:literal, needs $needs:literal) => {
+        Step {
+            number: $number,
+            name: $name,
+            sql: include_str!(concat!("../migrations/postgres/", $name, ".sql")),
+            needs: $needs,
+        }
+    };
+}
+
+const ALL: [Step; 3] = [
+    step!(1, "0001-records", needs 3),
+    step!(2, "0002-messages", needs 3),
+    step!(3, "0003-archive", needs 3),
+];
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a handful of files")]
+const LATEST: i32 = ALL.len() as i32;
+
+/// How often others may get in between, and the pause after that.
+const ROUNDS_MAX: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Brings the schema to this release's.
+pub(super) async fn run(client: &mut Client, place: &Place) -> Result<(), Failure> {
+    for _ in 0..ROUNDS_MAX {
+        let applied = applied(client, place).await?;
+        let Some(next) = pending(place, &applied)?.next() else { return Ok(()) };
+        if let Err(error) = apply(client, place, next).await
+            && !is_meeting(&error)
+        {
+            return Err(not_applied(place, next, &error));
+        }
+        if applied.is_empty() {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    Err(Failure::doubt(place, "others keep changing the schema; see what else migrates it"))
+}
+
+/// What the schema lacks.
+pub(super) async fn lacking(client: &Client, place: &Place) -> Result<Vec<Migration>, Failure> {
+    let applied = applied(client, place).await?;
+    let filled =
+        |step: &Step| Migration { number: step.number, name: step.name, sql: filled(step.sql, place) };
+    Ok(pending(place, &applied)?.map(filled).collect())
+}
+
+/// What a row about a step says.
+struct Applied {
+    number: i32,
+    name: String,
+    checksum: Vec<u8>,
+    needs: i32,
+}
+
+/// Everything that was applied; nothing where the table is missing. A schema that is missing is told.
+async fn applied(client: &Client, place: &Place) -> Result<Vec<Applied>, Failure> {
+    const SQL: &str = "SELECT number, name, checksum, needs FROM {schema}.onlyonce_migration ORDER BY number";
+    let rows = match client.query(&filled(SQL, place), &[]).await {
+        Ok(rows) => rows,
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
+            schema_exists(client, place).await?;
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(Failure::of(place, &error)),
+    };
+    let read = |row: &tokio_postgres::Row| -> Result<Applied, tokio_postgres::Error> {
+        Ok(Applied {
+            number: row.try_get(0)?,
+            name: row.try_get(1)?,
+            checksum: row.try_get(2)?,
+            needs: row.try_get(3)?,
+        })
+    };
+    let applied = rows.iter().map(read).collect::<Result<_, _>>();
+    applied.map_err(|error| {
+        let message = format!(
+            "table \"onlyonce_migration\" in schema \"{}\" at {} is not ours: {error}; name another schema",
+            place.schema, place.shown
+        );
+        Failure::refused(ErrorKind::Misconfigured, message)
+    })
+}
+
+async fn schema_exists(client: &Client, place: &Place) -> Result<(), Failure> {
+    const SQL: &str = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
+    let rows = client.query(SQL, &[&place.schema]).await.map_err(|error| Failure::of(place, &error))?;
+    if !rows.is_empty() {
+        return Ok(());
+    }
+    // It is not created: a name that was mistyped on one node would be a second set of records.
+    let (shown, schema) = (&place.shown, &place.schema);
+    let message = format!(
+        "PostgreSQL at {shown} has no schema \"{schema}\"; create it with CREATE SCHEMA {} AUTHORIZATION {}, or name \
+         one that is there",
+        place.quoted_schema(),
+        super::url::quoted(place.user())
+    );
+    Err(Failure::refused(ErrorKind::Misconfigured, message))
+}
+
+/// The steps that are not applied; refuses a schema that this release does not understand.
+fn pending<'a>(
+    place: &Place,
+    applied: &'a [Applied],
+) -> Result<impl Iterator<Item = &'static Step> + 'a, Failure> {
+    for row in applied {
+        match ALL.iter().find(|step| step.number == row.number) {
+            None if row.needs <= LATEST => {}
+            None => return Err(newer(place, row)),
+            Some(step) if checksum(step) == row.checksum[..] => {}
+            Some(step) => {
+                let (shown, schema, name) = (&place.shown, &place.schema, step.name);
+                let message = format!(
+                    "schema \"{schema}\" at {shown} was not made by migration \"{name}\" of this release; restore it \
+                     from a backup, or use the release that made it"
+                );
+                return Err(Failure::refused(ErrorKind::Misconfigured, message));
+            }
+        }
+    }
+    Ok(ALL.iter().filter(|step| applied.iter().all(|row| row.number != step.number)))
+}
+
+fn newer(place: &Place, row: &Applied) -> Failure {
+    let (shown, schema) = (&place.shown, &place.schema);
+    let message = format!(
+        "schema \"{schema}\" at {shown} has migration \"{}\" of a newer release, which this one cannot work with; \
+         upgrade this node",
+        row.name
+    );
+    Failure::refused(ErrorKind::Misconfigured, message)
+}
+
+async fn apply(client: &mut Client, place: &Place, step: &Step) -> Result<(), tokio_postgres::Error> {
+    const TABLE: &str = "
+        CREATE TABLE IF NOT EXISTS {schema}.onlyonce_migration (
+            number     integer PRIMARY KEY,
+            name       text NOT NULL,
+            checksum   bytea NOT NULL,
+            needs      integer NOT NULL,
+            applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+        )";
+    const NOTE: &str = "
+        INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES ($1, $2, $3, $4)
+        ON CONFLICT (number) DO NOTHING";
+    if step.number == 1 {
+        client.batch_execute(&filled(TABLE, place)).await?;
+    }
+    let transaction = client.transaction().await?;
+    let checksum = checksum(step);
+    let noted = transaction
+        .execute(&filled(NOTE, place), &[&step.number, &step.name, &&checksum[..], &step.needs])
+        .await?;
+    if noted == 0 {
+        return transaction.rollback().await;
+    }
+    transaction.batch_execute(&filled(step.sql, place)).await?;
+    transaction.commit().await
+}
+
+/// Whether somebody else did the same at the same moment: the catalogue itself has unique keys.
+fn is_meeting(error: &tokio_postgres::Error) -> bool {
+    const CODES: [&SqlState; 6] = [
+        &SqlState::UNIQUE_VIOLATION,
+        &SqlState::DUPLICATE_TABLE,
+        &SqlState::DUPLICATE_OBJECT,
+        &SqlState::T_R_SERIALIZATION_FAILURE,
+        &SqlState::T_R_DEADLOCK_DETECTED,
+        &SqlState::LOCK_NOT_AVAILABLE,
+    ];
+    error.code().is_some_and(|code| CODES.contains(&code))
+}
+
+fn not_applied(place: &Place, step: &Step, error: &tokio_postgres::Error) -> Failure {
+    if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        return Failure::of(place, error);
+    }
+    let (shown, schema, user, name) = (&place.shown, &place.schema, place.user(), step.name);
+    let message = format!(
+        "schema \"{schema}\" at {shown} lacks migration \"{name}\", and role \"{user}\" may not apply it; migrate as the \
+         owner of the schema"
+    );
+    Failure::refused(ErrorKind::Misconfigured, message)
+}
+
+fn filled(sql: &str, place: &Place) -> String {
+    sql.replace("{schema}", &place.quoted_schema())
+}
+
+fn checksum(step: &Step) -> [u8; 32] {
+    Sha256::digest(step.sql).into()
+}

@@ -1,0 +1,299 @@
+//! Connections of one kind, kept while nobody needs them.
+//!
+//! A pool of our own, since three things belong to a connection that no pool at hand keeps with it: the statements it
+//! has prepared, whether the server has said on it that a commit is in doubt, and that whoever leaves in the middle of
+//! an answer leaves it unusable.
+//!
+//! 1. A connection goes back only after a whole answer. One that was left in the middle, met a time-out or lost its
+//!    server is closed.
+//! 2. Nothing waits for ever: a place, a connection and an answer are waited for together, for one span.
+//! 3. Every connection is asked when it is made whether its server takes writes. `synchronous_commit=off` is lifted to
+//!    `on` there: nothing is acknowledged that a crash of the server could take back.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, Socket, Statement};
+
+use super::failure::{Failure, Left};
+use super::statement::{Statements, Verb};
+use super::url::Place;
+use crate::ErrorKind;
+
+/// The oldest server that knows all we say.
+const SERVER_MIN: u32 = 13_00_00;
+/// How much longer than the server is allowed to work we wait for its word.
+const GRACE: Duration = Duration::from_secs(1);
+/// How often a deadlock or a failed serialization is tried again.
+const RETRIES_MAX: u32 = 5;
+/// The pause before that, the first time; each next one is twice as long.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Where the server warns that it has stopped waiting for its standby, in its own source: the message is translated.
+const GAVE_UP_ON_STANDBY: &str = "SyncRepWaitForLSN";
+
+/// What the connections of a pool are for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tuning {
+    /// The most connections.
+    pub(super) connections: usize,
+    /// How long the server may work on a statement.
+    pub(super) statement: Duration,
+    /// How long a statement may wait for a lock.
+    pub(super) lock: Duration,
+    /// How the server plans.
+    pub(super) plans: Plans,
+}
+
+/// How the server plans statements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plans {
+    /// By the index, always: each statement touches rows by their ids. A table that is small when a plan is made and
+    /// large when it is used again must not be read as a whole.
+    ByIndex,
+    /// As the server thinks best, each time anew.
+    Anew,
+}
+
+/// Connections of one kind; see the module's documentation.
+pub(super) struct Pool {
+    place: Arc<Place>,
+    statements: Arc<Statements>,
+    config: Config,
+    patience: Duration,
+    places: Semaphore,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Pool {
+    pub(super) fn new(place: &Arc<Place>, statements: &Arc<Statements>, tuning: Tuning) -> Self {
+        let mut config = place.config.clone();
+        let said = config.get_options().unwrap_or_default();
+        config.options(format!("{said} {}", tuning.options()));
+        Self {
+            place: place.clone(),
+            statements: statements.clone(),
+            config,
+            patience: tuning.statement.saturating_add(GRACE),
+            places: Semaphore::new(tuning.connections.max(1)),
+            idle: Mutex::default(),
+        }
+    }
+
+    /// The rows of a statement. It has been committed when they come.
+    pub(super) async fn query(
+        &self,
+        verb: Verb,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Failure> {
+        let late = || Failure::late(&self.place, self.patience);
+        timeout(self.patience, self.ask(verb, parameters)).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// The same for a statement that writes. Sent again where it met another transaction: nothing of it was written.
+    pub(super) async fn write(
+        &self,
+        verb: Verb,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Failure> {
+        let mut pause = PAUSE;
+        for _ in 0..RETRIES_MAX {
+            match self.query(verb, parameters).await {
+                Err(failure) if failure.left == Left::Again => {}
+                answer => return answer,
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        self.query(verb, parameters).await
+    }
+
+    async fn ask(&self, verb: Verb, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
+        let _place = self.place().await;
+        let mut connection = self.take().await?;
+        let answer = connection.query(&self.statements, verb, parameters).await;
+        let rows = match answer {
+            Ok(rows) => rows,
+            Err(error) => {
+                let failure = Failure::of(&self.place, &error);
+                match failure.left {
+                    Left::Busy | Left::Again | Left::Nothing => self.give_back(connection),
+                    // What happened to this one has likely happened to the others.
+                    Left::Doubt => self.idle().clear(),
+                }
+                return Err(failure);
+            }
+        };
+        if connection.is_in_doubt.load(Ordering::Acquire) {
+            let what = "the standby did not confirm the commit in time; see that it runs and can be reached";
+            return Err(Failure::doubt(&self.place, what));
+        }
+        self.give_back(connection);
+        Ok(rows)
+    }
+
+    async fn place(&self) -> SemaphorePermit<'_> {
+        self.places.acquire().await.expect("the pool is never closed")
+    }
+
+    async fn take(&self) -> Result<Connection, Failure> {
+        while let Some(connection) = self.idle_one() {
+            if !connection.client.is_closed() {
+                return Ok(connection);
+            }
+        }
+        self.connect().await
+    }
+
+    fn idle_one(&self) -> Option<Connection> {
+        self.idle().pop()
+    }
+
+    fn give_back(&self, mut connection: Connection) {
+        connection.is_whole = true;
+        self.idle().push(connection);
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection of this kind, ready: for whoever needs one of its own.
+    pub(super) async fn connect(&self) -> Result<Connection, Failure> {
+        let within = self.place.connects_within();
+        let connecting = async {
+            let connection = match &self.place.tls {
+                None => open(&self.config, NoTls).await,
+                Some(tls) => open(&self.config, tls.clone()).await,
+            };
+            let connection = connection.map_err(|error| Failure::of(&self.place, &error))?;
+            self.set_up(&connection.client).await?;
+            Ok(connection)
+        };
+        timeout(within, connecting).await.unwrap_or_else(|_| Err(Failure::late(&self.place, within)))
+    }
+
+    async fn set_up(&self, client: &Client) -> Result<(), Failure> {
+        const SQL: &str = "
+            SELECT current_setting('server_version_num'),
+                   pg_is_in_recovery()::text,
+                   current_setting('transaction_read_only'),
+                   set_config('synchronous_commit',
+                              CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
+                                   ELSE current_setting('synchronous_commit') END, false)";
+        let answer = client.simple_query(SQL).await.map_err(|error| Failure::of(&self.place, &error))?;
+        let row = answer
+            .iter()
+            .find_map(|message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None });
+        let told = |column| row.and_then(|row| row.get(column)).unwrap_or_default();
+        let shown = &self.place.shown;
+        let version = told(0).parse::<u32>().unwrap_or(0);
+        if version < SERVER_MIN {
+            let message = format!(
+                "PostgreSQL at {shown} is of version \"{}\"; use {} or newer",
+                version / 10_000,
+                SERVER_MIN / 10_000
+            );
+            return Err(Failure::refused(ErrorKind::Misconfigured, message));
+        }
+        let trouble = match (told(1), told(2)) {
+            ("true", _) => "is in recovery: it is a standby, or still starting",
+            (_, "on") => "is read-only",
+            _ => return Ok(()),
+        };
+        let remedy = "point the URL at the primary, or add its host and target_session_attrs=read-write";
+        Err(Failure::refused(ErrorKind::Unavailable, format!("PostgreSQL at {shown} {trouble}; {remedy}")))
+    }
+}
+
+impl Tuning {
+    /// As settings of the session, sent when it begins.
+    fn options(&self) -> String {
+        let (statement, lock) = (self.statement.as_millis(), self.lock.as_millis());
+        let plans = match self.plans {
+            Plans::ByIndex => {
+                "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off \
+                 -c plan_cache_mode=force_generic_plan"
+            }
+            Plans::Anew => "-c plan_cache_mode=force_custom_plan",
+        };
+        format!(
+            // tidy: allow(words) PostgreSQL's own name
+            "-c statement_timeout={statement} -c lock_timeout={lock} -c jit=off \
+             -c idle_in_transaction_session_timeout={statement} -c timezone=UTC \
+             -c default_transaction_isolation=read\\ committed {plans}"
+        )
+    }
+}
+
+/// One connection, with what belongs to it.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    prepared: Vec<Option<Statement>>,
+    is_in_doubt: Arc<AtomicBool>,
+    driver: AbortHandle,
+    /// Its last answer has come whole.
+    is_whole: bool,
+}
+
+impl Connection {
+    async fn query(
+        &mut self,
+        statements: &Statements,
+        verb: Verb,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.is_whole = false;
+        let place = verb as usize;
+        if self.prepared.len() <= place {
+            self.prepared.resize(place + 1, None);
+        }
+        let statement = match &self.prepared[place] {
+            Some(statement) => statement,
+            None => &*self.prepared[place].insert(self.client.prepare(statements.sql(verb)).await?),
+        };
+        self.client.query(statement, parameters).await
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A whole one takes leave of the server by itself. Another would wait for an answer that may never come.
+        if !self.is_whole {
+            self.driver.abort();
+        }
+    }
+}
+
+async fn open<T>(config: &Config, tls: T) -> Result<Connection, tokio_postgres::Error>
+where
+    T: MakeTlsConnect<Socket>,
+    T::Stream: Send + 'static,
+{
+    let (client, mut connection) = config.connect(tls).await?;
+    let is_in_doubt = Arc::new(AtomicBool::new(false));
+    let doubt = is_in_doubt.clone();
+    // What the server says in passing comes before the answer that it belongs to.
+    let driver = tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notice(notice) = message
+                && notice.routine() == Some(GAVE_UP_ON_STANDBY)
+            {
+                doubt.store(true, Ordering::Release);
+            }
+        }
+    });
+    Ok(Connection {
+        client,
+        prepared: Vec::new(),
+        is_in_doubt,
+        driver: driver.abort_handle(),
+        is_whole: true,
+    })
+}

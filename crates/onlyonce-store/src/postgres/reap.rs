@@ -1,0 +1,73 @@
+//! Deleting what has finished and expired.
+//!
+//! What may go is found by the index and judged here, by `machine::may_reap`; then exactly what was judged is deleted,
+//! by its revision. A revision never comes back, so a key that was used again in between is left alone. Nothing is
+//! locked while we judge. A few at a time: a body may be large, and nobody who writes meanwhile waits for a thousand.
+
+use onlyonce_core::machine;
+use onlyonce_core::record::{Id, StateName};
+
+use super::pool::Pool;
+use super::row::{Stored, column};
+use super::scan::{self, Listed};
+use super::statement::Verb;
+use crate::{Cursor, Error, Expired};
+
+/// So many are judged, and deleted, at once.
+const ROWS_MAX: usize = 64;
+/// Only these ever expire (T03). A sieve: `machine::may_reap` is the judge.
+const MAY_EXPIRE: [StateName; 2] = [StateName::Completed, StateName::Retryable];
+
+/// Deletes up to `limit` records, and says how many.
+pub(super) async fn reap(pool: &Pool, limit: usize, expired: Expired) -> Result<usize, Error> {
+    let mut deleted = 0;
+    for state in MAY_EXPIRE {
+        let mut after: Option<Cursor> = None;
+        while deleted < limit {
+            let listed = scan::due(pool, &[state], after.as_ref(), None, ROWS).await?;
+            let is_last = listed.len() < ROWS_MAX;
+            after = listed.last().map(Listed::cursor);
+            deleted += delete(pool, judged(listed, limit - deleted), expired).await?;
+            if is_last {
+                break;
+            }
+        }
+    }
+    Ok(deleted)
+}
+
+#[allow(clippy::cast_possible_wrap, reason = "a small number")]
+const ROWS: i64 = ROWS_MAX as i64;
+
+/// Up to `limit` of these that may go, by id and revision. What cannot be understood is nobody's to delete, and must not
+/// keep the rest from being deleted.
+fn judged(listed: Vec<Listed>, limit: usize) -> Vec<(Id, i64)> {
+    let may_go = |listed: Listed| {
+        let Listed { id, stored, .. } = listed;
+        let seen = stored.seen().ok()?;
+        machine::may_reap(&seen.record, seen.now).then_some((id, seen.revision.0.cast_signed()))
+    };
+    listed.into_iter().filter_map(may_go).take(limit).collect()
+}
+
+async fn delete(pool: &Pool, judged: Vec<(Id, i64)>, expired: Expired) -> Result<usize, Error> {
+    if judged.is_empty() {
+        return Ok(0);
+    }
+    let ids: Vec<&[u8]> = judged.iter().map(|(id, _)| &id.0[..]).collect();
+    let revisions: Vec<i64> = judged.iter().map(|(_, revision)| *revision).collect();
+    let verb = match expired {
+        Expired::Delete => Verb::Delete,
+        Expired::Keep => Verb::DeleteAndKeep,
+    };
+    let rows = pool.write(verb, &[&ids, &revisions]).await?;
+    let deleted = rows.first().map_or(Ok(0), |row| column::<i64>(row, 0))?;
+    Ok(usize::try_from(deleted).unwrap_or(0))
+}
+
+/// The uses of a key that have expired and were kept, latest first.
+pub(super) async fn archived(pool: &Pool, id: Id, limit: usize) -> Result<Vec<Stored>, Error> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = pool.query(Verb::Archived, &[&&id.0[..], &limit]).await?;
+    rows.iter().map(|row| Stored::read(id, row, 1)).collect()
+}

@@ -1,0 +1,191 @@
+//! A record as a row: what is sent for it, and what comes back.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onlyonce_core::record::{Draft, Id, Record, Revision, Seen};
+use onlyonce_core::time::Timestamp;
+use tokio_postgres::Row;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+use crate::{Change, Error, ErrorKind, Swapped, codec, outbox};
+
+/// A write of a record, made ready for the wire.
+#[derive(Debug)]
+pub(super) struct Swap {
+    pub(super) id: Id,
+    pub(super) expected: Option<i64>,
+    pub(super) revision: i64,
+    pub(super) due_at: Option<Moment>,
+    /// In microseconds after the write.
+    pub(super) due_after: Option<i64>,
+    pub(super) label: Option<String>,
+    pub(super) key: String,
+    pub(super) route: Option<String>,
+    pub(super) record: Vec<u8>,
+    pub(super) messages: Vec<outbox::Message>,
+    pub(super) next: Box<Draft>,
+}
+
+/// What a row costs beside its record, about.
+const ROW_BYTES: usize = 256;
+/// Two hundred years. What is due later than that is due never, and the server's arithmetic stays exact.
+const DUE_AFTER_MAX: i64 = 200 * 365 * 86_400 * 1_000_000;
+
+impl Swap {
+    pub(super) fn of(id: Id, change: Change) -> Self {
+        let Change { expected, revision, next, messages } = change;
+        let due = next.due();
+        Self {
+            id,
+            expected: expected.map(|revision| revision.0.cast_signed()),
+            revision: revision.0.cast_signed(),
+            due_at: due.at.map(Moment),
+            due_after: due.after_write.map(micros),
+            label: next.scope.label().map(text),
+            key: text(next.key.as_str()),
+            route: next.route.as_deref().map(text),
+            record: codec::encode(&next),
+            messages,
+            next,
+        }
+    }
+
+    /// About how much it sends.
+    pub(super) fn bytes(&self) -> usize {
+        self.record.len() + ROW_BYTES
+    }
+
+    pub(super) fn state(&self) -> &'static str {
+        self.next.state.name().as_str()
+    }
+
+    pub(super) fn scope(&self) -> &[u8] {
+        self.next.scope.digest()
+    }
+
+    pub(super) fn applied(self, written_at: Timestamp) -> Swapped {
+        let revision = Revision(self.revision.cast_unsigned());
+        Swapped::Applied(Seen { record: Arc::new(self.next.stamp(written_at)), revision, now: written_at })
+    }
+}
+
+/// In microseconds, as the server counts.
+pub(super) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(DUE_AFTER_MAX)
+}
+
+/// Text as the server takes it: it knows no NUL. The record itself is kept as it is.
+fn text(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+/// A row as it was read, not yet understood.
+pub(super) struct Stored {
+    id: Id,
+    pub(super) revision: Revision,
+    written_at: Timestamp,
+    now: Timestamp,
+    draft: Result<Draft, Error>,
+}
+
+impl Stored {
+    /// From the columns revision, written_at, record and now, from `first` on.
+    pub(super) fn read(id: Id, row: &Row, first: usize) -> Result<Self, Error> {
+        Ok(Self {
+            id,
+            revision: Revision(column::<i64>(row, first)?.cast_unsigned()),
+            written_at: column::<Moment>(row, first + 1)?.0,
+            draft: codec::decode(column::<&[u8]>(row, first + 2)?),
+            now: column::<Moment>(row, first + 3)?.0,
+        })
+    }
+
+    /// The record; `Corrupt` where it cannot be understood, and never absent.
+    pub(super) fn record(self) -> Result<Record, Error> {
+        let id = self.id;
+        let draft = self.draft.map_err(|error| {
+            Error::new(error.kind(), format!("record {id} cannot be read: {error}")).because(error)
+        })?;
+        Ok(draft.stamp(self.written_at))
+    }
+
+    pub(super) fn seen(self) -> Result<Seen, Error> {
+        let (revision, now) = (self.revision, self.now);
+        Ok(Seen { record: Arc::new(self.record()?), revision, now })
+    }
+}
+
+/// A column of ours: of another type it is not ours.
+pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<T, Error> {
+    row.try_get(place).map_err(|error| {
+        let message =
+            format!("column {place} of a row is not what we wrote: {error}; restore it from a backup");
+        Error::new(ErrorKind::Corrupt, message)
+    })
+}
+
+/// An id as a column has it.
+pub(super) fn id(row: &Row, place: usize) -> Result<Id, Error> {
+    let bytes: &[u8] = column(row, place)?;
+    bytes.try_into().map(Id).map_err(|_| {
+        Error::new(ErrorKind::Corrupt, "an id of a row has not 32 bytes; restore the table from a backup")
+    })
+}
+
+/// A moment on the wire: microseconds since 2000, in the range that the server knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment(pub(super) Timestamp);
+
+/// 2000-01-01, in microseconds since the Unix epoch.
+const EPOCH: i64 = 946_684_800_000_000;
+/// 4713 BC and AD 294276: what lies beyond is infinite to the server.
+const EARLIEST: i64 = -211_813_488_000_000_000;
+const LATEST: i64 = 9_223_371_331_199_999_999;
+
+impl ToSql for Moment {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        let micros = self.0.as_micros().saturating_sub(EPOCH).clamp(EARLIEST, LATEST);
+        out.extend_from_slice(&micros.to_be_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(of: &Type) -> bool {
+        *of == Type::TIMESTAMPTZ
+    }
+
+    to_sql_checked!();
+}
+
+impl FromSql<'_> for Moment {
+    fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn StdError + Sync + Send>> {
+        let micros = i64::from_be_bytes(raw.try_into()?);
+        Ok(Self(Timestamp::from_micros(micros.saturating_add(EPOCH))))
+    }
+
+    fn accepts(of: &Type) -> bool {
+        *of == Type::TIMESTAMPTZ
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(micros: i64) -> i64 {
+        let mut bytes = BytesMut::new();
+        Moment(Timestamp::from_micros(micros)).to_sql(&Type::TIMESTAMPTZ, &mut bytes).unwrap();
+        i64::from_be_bytes(bytes[..].try_into().unwrap())
+    }
+
+    #[test]
+    fn moments_are_exact_and_stay_within_what_the_server_knows() {
+        for micros in [0, 1, -1, EPOCH, 4_102_444_800_999_999] {
+            let raw = sent(micros).to_be_bytes();
+            assert_eq!(Moment::from_sql(&Type::TIMESTAMPTZ, &raw).unwrap().0, Timestamp::from_micros(micros));
+        }
+        assert_eq!((sent(i64::MIN), sent(i64::MAX)), (EARLIEST, i64::MAX - EPOCH));
+    }
+}

@@ -1,0 +1,331 @@
+//! Everything we say to the server about records and messages: one statement a verb, written out.
+//!
+//! 1. Each is a transaction of its own: one round trip, committed when it answers.
+//! 2. The clock is the server's, and is read once a statement (`clock_timestamp()`, not `now()`, which is the beginning
+//!    of the transaction). No record is stamped before its last stamp: after a failover the new server's clock may be
+//!    behind. As a sub-select it is a value for the planner, so that an index can be searched by it.
+//! 3. A statement sees the database as it was when it began. So what another one wrote meanwhile it neither overwrites
+//!    nor shows; where neither `written` nor the row as it stands answers, the caller looks again.
+//! 4. Only what CockroachDB, YugabyteDB and Citus know too; `cargo xtask tidy` lists what is not, and why.
+
+/// What can be said. Its number is its place among what a connection has prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Load,
+    Insert,
+    Update,
+    InsertWithMessages,
+    UpdateWithMessages,
+    Batch,
+    ById,
+    ByState,
+    Due,
+    Count,
+    Delete,
+    DeleteAndKeep,
+    Archived,
+    Claim,
+    Deliver,
+    Retry,
+    Bury,
+    DeadLetters,
+}
+
+impl Verb {
+    pub(super) const ALL: [Self; 18] = [
+        Self::Load,
+        Self::Insert,
+        Self::Update,
+        Self::InsertWithMessages,
+        Self::UpdateWithMessages,
+        Self::Batch,
+        Self::ById,
+        Self::ByState,
+        Self::Due,
+        Self::Count,
+        Self::Delete,
+        Self::DeleteAndKeep,
+        Self::Archived,
+        Self::Claim,
+        Self::Deliver,
+        Self::Retry,
+        Self::Bury,
+        Self::DeadLetters,
+    ];
+}
+
+/// The statements on the tables of one schema.
+pub(super) struct Statements {
+    by_verb: Vec<String>,
+}
+
+impl Statements {
+    /// `schema` is quoted.
+    pub(super) fn new(schema: &str) -> Self {
+        let with_schema = |verb| text(verb).replace("{schema}", schema);
+        Self { by_verb: Verb::ALL.into_iter().map(with_schema).collect() }
+    }
+
+    pub(super) fn sql(&self, verb: Verb) -> &str {
+        &self.by_verb[verb as usize]
+    }
+}
+
+fn text(verb: Verb) -> String {
+    match verb {
+        Verb::Load => LOAD.to_owned(),
+        Verb::Insert => format!("{INSERT} {INSERTED}"),
+        Verb::Update => format!("{UPDATE} {UPDATED}"),
+        Verb::InsertWithMessages => {
+            format!("{INSERT}{} {INSERTED}", messages(["$11", "$12", "$13"]))
+        }
+        Verb::UpdateWithMessages => {
+            format!("{UPDATE}{} {UPDATED}", messages(["$10", "$11", "$12"]))
+        }
+        Verb::Batch => BATCH.to_owned(),
+        Verb::ById => BY_ID.to_owned(),
+        Verb::ByState => BY_STATE.to_owned(),
+        Verb::Due => DUE.to_owned(),
+        Verb::Count => COUNT.to_owned(),
+        Verb::Delete => format!("{DELETE} {DELETED}"),
+        Verb::DeleteAndKeep => format!("{DELETE}{KEEP} {DELETED}"),
+        Verb::Archived => ARCHIVED.to_owned(),
+        Verb::Claim => CLAIM.to_owned(),
+        Verb::Deliver => DELIVER.to_owned(),
+        Verb::Retry => RETRY.to_owned(),
+        Verb::Bury => BURY.to_owned(),
+        Verb::DeadLetters => DEAD_LETTERS.to_owned(),
+    }
+}
+
+/// Relies on the primary key.
+const LOAD: &str = "
+    SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
+    FROM {schema}.onlyonce_record WHERE id = $1";
+
+/// Relies on the primary key: where the id is taken, nothing is written. Where somebody inserts it right now, it waits
+/// for them; a row that is merely locked it does not wait for.
+///
+/// id, revision, due at, due after (microseconds), state, scope, label, key, route, record
+const INSERT: &str = "
+    WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+    written AS (
+        INSERT INTO {schema}.onlyonce_record
+            (id, revision, written_at, due_at, state, scope, label, key, route, record)
+        SELECT $1, $2, now, least($3::timestamptz, now + $4::bigint * interval '1 microsecond'),
+               $5, $6, $7, $8, $9, $10
+        FROM clock
+        ON CONFLICT (id) DO NOTHING
+        RETURNING written_at
+    )";
+const INSERTED: &str = "
+    SELECT true, NULL::bigint, written_at, NULL::bytea, written_at FROM written
+    UNION ALL
+    SELECT false, revision, written_at, record, greatest(clock_timestamp(), written_at)
+    FROM {schema}.onlyonce_record WHERE id = $1";
+
+/// Relies on the primary key, and on the row's lock: what it compares is what it writes. Scope and key are the id's,
+/// and stay.
+///
+/// id, expected revision, revision, due at, due after (microseconds), state, label, route, record
+const UPDATE: &str = "
+    WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+    written AS (
+        UPDATE {schema}.onlyonce_record AS record
+        SET revision = $3, written_at = greatest(now, record.written_at),
+            due_at = least($4::timestamptz,
+                           greatest(now, record.written_at) + $5::bigint * interval '1 microsecond'),
+            state = $6, label = $7, route = $8, record = $9
+        FROM clock
+        WHERE record.id = $1 AND record.revision = $2
+        RETURNING record.written_at
+    )";
+const UPDATED: &str = "
+    SELECT true, NULL::bigint, written_at, NULL::bytea, written_at FROM written
+    UNION ALL
+    SELECT false, revision, written_at, record, greatest(clock_timestamp(), written_at)
+    FROM {schema}.onlyonce_record WHERE id = $1 AND revision <> $2";
+
+/// Relies on the messages' unique keys: a message that is there already is the same message, and is kept once. Where
+/// nothing was written there is nothing to store them with.
+fn messages([keys, destinations, payloads]: [&str; 3]) -> String {
+    format!(
+        ",
+    letters AS (
+        INSERT INTO {{schema}}.onlyonce_outbox (key, destination, payload, due_at)
+        SELECT message.key, message.destination, message.payload, written.written_at
+        FROM written, unnest({keys}::text[], {destinations}::text[], {payloads}::bytea[])
+            WITH ORDINALITY AS message (key, destination, payload, place)
+        ORDER BY message.place
+        ON CONFLICT (key) DO NOTHING
+    )"
+    )
+}
+
+/// Many writes at once, none of which waits for a row that is only locked: such a row answers nothing, and goes alone.
+/// Relies on the primary key, and on the rows' locks, taken in the order of ids.
+///
+/// As arrays: id, expected revision (null: an insert), revision, due at, due after, state, scope, label, key, route,
+/// record
+const BATCH: &str = "
+    WITH given AS MATERIALIZED (
+        SELECT given.*, clock.now
+        FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[],
+                    $7::bytea[], $8::text[], $9::text[], $10::text[], $11::bytea[])
+            AS given (id, expected, revision, due_at, due_after, state, scope, label, key, route, record),
+            (SELECT clock_timestamp() AS now) AS clock
+    ),
+    inserted AS (
+        INSERT INTO {schema}.onlyonce_record
+            (id, revision, written_at, due_at, state, scope, label, key, route, record)
+        SELECT id, revision, now, least(due_at, now + due_after * interval '1 microsecond'),
+               state, scope, label, key, route, record
+        FROM given WHERE expected IS NULL
+        ORDER BY id
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id, written_at
+    ),
+    locked AS MATERIALIZED (
+        SELECT given.*
+        FROM given JOIN {schema}.onlyonce_record AS record
+            ON record.id = given.id AND record.revision = given.expected
+        ORDER BY given.id
+        FOR UPDATE OF record SKIP LOCKED
+    ),
+    updated AS (
+        UPDATE {schema}.onlyonce_record AS record
+        SET revision = locked.revision, written_at = greatest(locked.now, record.written_at),
+            due_at = least(locked.due_at,
+                           greatest(locked.now, record.written_at) + locked.due_after * interval '1 microsecond'),
+            state = locked.state, label = locked.label, route = locked.route, record = locked.record
+        FROM locked
+        WHERE record.id = locked.id AND record.revision = locked.expected
+        RETURNING record.id, record.written_at
+    )
+    SELECT id, true, NULL::bigint, written_at, NULL::bytea, written_at FROM inserted
+    UNION ALL
+    SELECT id, true, NULL::bigint, written_at, NULL::bytea, written_at FROM updated
+    UNION ALL
+    SELECT record.id, false, record.revision, record.written_at, record.record,
+           greatest(clock_timestamp(), record.written_at)
+    FROM given JOIN {schema}.onlyonce_record AS record ON record.id = given.id
+    WHERE given.expected IS NULL OR record.revision <> given.expected";
+
+/// Relies on the primary key, which is read in its order from the cursor on.
+///
+/// after id, scope, limit, state
+const BY_ID: &str = "
+    SELECT id, revision, written_at, record, greatest(clock_timestamp(), written_at), due_at
+    FROM {schema}.onlyonce_record
+    WHERE id > $1 AND ($2::bytea IS NULL OR scope = $2) AND ($4::text IS NULL OR state = $4)
+    ORDER BY id LIMIT $3";
+
+/// Relies on the index by state and due time. For states that few records are in: those are sorted.
+///
+/// state, after id, scope, limit
+const BY_STATE: &str = "
+    WITH few AS MATERIALIZED (
+        SELECT id FROM {schema}.onlyonce_record
+        WHERE state = $1 AND id > $2 AND ($3::bytea IS NULL OR scope = $3)
+        ORDER BY id LIMIT $4
+    )
+    SELECT record.id, record.revision, record.written_at, record.record,
+           greatest(clock_timestamp(), record.written_at), record.due_at
+    FROM few JOIN {schema}.onlyonce_record AS record ON record.id = few.id
+    WHERE record.state = $1
+    ORDER BY record.id";
+
+/// Relies on the index by state and due time, read in its order from the cursor on, state by state; only what fell due
+/// at the very same moment is sorted.
+///
+/// states, after due time, after id, scope, limit
+const DUE: &str = "
+    SELECT found.* FROM unnest($1::text[]) AS wanted (state) CROSS JOIN LATERAL (
+        SELECT id, revision, written_at, record, greatest(clock_timestamp(), written_at), due_at
+        FROM {schema}.onlyonce_record AS record
+        WHERE record.state = wanted.state
+          AND due_at <= (SELECT clock_timestamp())
+          AND due_at >= coalesce($2::timestamptz, '-infinity')
+          AND ($2::timestamptz IS NULL OR due_at > $2 OR id > $3)
+          AND ($4::bytea IS NULL OR scope = $4)
+        ORDER BY due_at, id LIMIT $5
+    ) AS found
+    ORDER BY found.due_at, found.id LIMIT $5";
+
+const COUNT: &str = "SELECT state, count(*) FROM {schema}.onlyonce_record GROUP BY state";
+
+/// Deletes the very rows that were judged: a revision never comes back. Relies on the primary key; a row that somebody
+/// has locked is not waited for.
+///
+/// ids, revisions
+const DELETE: &str = "
+    WITH doomed AS MATERIALIZED (
+        SELECT record.id, record.revision
+        FROM unnest($1::bytea[], $2::bigint[]) AS judged (id, revision)
+        JOIN {schema}.onlyonce_record AS record
+            ON record.id = judged.id AND record.revision = judged.revision
+        ORDER BY record.id
+        FOR UPDATE OF record SKIP LOCKED
+    ),
+    deleted AS (
+        DELETE FROM {schema}.onlyonce_record AS record USING doomed
+        WHERE record.id = doomed.id AND record.revision = doomed.revision
+        RETURNING record.*
+    )";
+const KEEP: &str = ",
+    kept AS (
+        INSERT INTO {schema}.onlyonce_archive
+            (archived_at, id, revision, written_at, state, scope, label, key, route, record)
+        SELECT clock_timestamp(), id, revision, written_at, state, scope, label, key, route, record FROM deleted
+    )";
+const DELETED: &str = "SELECT count(*) FROM deleted";
+
+/// Relies on the archive's index over ids.
+///
+/// id, limit
+const ARCHIVED: &str = "
+    SELECT id, revision, written_at, record, greatest(clock_timestamp(), written_at), NULL::timestamptz
+    FROM {schema}.onlyonce_archive WHERE id = $1 ORDER BY number DESC LIMIT $2";
+
+/// Relies on the messages' index by due time; what another relay claims right now is skipped.
+///
+/// token, lease (microseconds), limit
+const CLAIM: &str = "
+    WITH due AS MATERIALIZED (
+        SELECT number, due_at FROM {schema}.onlyonce_outbox
+        WHERE due_at <= (SELECT clock_timestamp())
+        ORDER BY due_at, number LIMIT $3
+        FOR UPDATE SKIP LOCKED
+    ),
+    claimed AS (
+        UPDATE {schema}.onlyonce_outbox AS message
+        SET token = $1, delivery = delivery + 1,
+            due_at = clock_timestamp() + $2::bigint * interval '1 microsecond'
+        FROM due WHERE message.number = due.number
+        RETURNING due.due_at AS was_due_at, message.number, message.key, message.destination,
+                  message.payload, message.delivery
+    )
+    SELECT key, destination, payload, delivery FROM claimed ORDER BY was_due_at, number";
+
+/// Relies on the messages' unique keys, and so do the next two. A claim that has lapsed still settles while nobody
+/// else has claimed the message: it brings the truth.
+///
+/// key, token
+const DELIVER: &str = "
+    DELETE FROM {schema}.onlyonce_outbox WHERE key = $1 AND token = $2 RETURNING number";
+
+/// key, token, pause (microseconds), error
+const RETRY: &str = "
+    UPDATE {schema}.onlyonce_outbox
+    SET token = NULL, due_at = clock_timestamp() + $3::bigint * interval '1 microsecond', errors = errors || $4::text
+    WHERE key = $1 AND token = $2 RETURNING number";
+
+/// key, token, error
+const BURY: &str = "
+    UPDATE {schema}.onlyonce_outbox SET token = NULL, due_at = NULL, errors = errors || $3::text
+    WHERE key = $1 AND token = $2 RETURNING number";
+
+/// Relies on the messages' index by due time, where dead letters stand together.
+const DEAD_LETTERS: &str = "
+    SELECT key, destination, payload, errors FROM {schema}.onlyonce_outbox
+    WHERE due_at IS NULL ORDER BY number LIMIT $1";

@@ -1,0 +1,257 @@
+//! `postgres://user:password@host:port/database?schema=…&sslmode=…`, read once.
+//!
+//! What libpq calls by the same name means the same, but for `sslmode`: TLS is either off or verified in full. An
+//! encrypted connection to nobody in particular protects a password from those who only listen. Without `sslmode` a
+//! server on this machine is spoken to in clear, any other one with TLS.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+
+use super::failure::Failure;
+use super::tls::Tls;
+use crate::ErrorKind;
+
+/// What a URL names. It holds a password: it has no `Debug`, and only [`Place::shown`] is ever told.
+pub(super) struct Place {
+    pub(super) config: Config,
+    /// None where the connection is in clear.
+    pub(super) tls: Option<Tls>,
+    /// Where the tables are, as it was written.
+    pub(super) schema: String,
+    /// For messages and logs: who, where, which database.
+    pub(super) shown: String,
+}
+
+/// What a URL says that is ours to understand.
+#[derive(Default)]
+struct Ours {
+    schema: Option<String>,
+    sslmode: Option<String>,
+    root: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+/// Where tables are if nobody says otherwise.
+const SCHEMA: &str = "public";
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+const REMEDY: &str =
+    "write postgres://USER:PASSWORD@HOST:PORT/DATABASE, with what is special in them percent-encoded";
+
+impl Place {
+    pub(super) fn parse(url: &str) -> Result<Self, Failure> {
+        let (ours, theirs) = divide(url)?;
+        // What the parser says may quote what it could not read, and that may be the password.
+        let mut config: Config =
+            theirs.parse().map_err(|_| wrong("the PostgreSQL URL cannot be read", REMEDY))?;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            return Err(wrong("the PostgreSQL URL names no host", REMEDY));
+        }
+        let shown = shown(&config);
+        let tls = tls(&ours, &config)?;
+        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        if config.get_application_name().is_none() {
+            config.application_name("onlyonce");
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_WITHIN);
+        }
+        if !url.contains("keepalives_idle=") {
+            config.keepalives_idle(KEEPALIVE_AFTER);
+        }
+        let schema = ours.schema.unwrap_or_else(|| SCHEMA.to_owned());
+        if schema.is_empty() || schema.contains('\0') {
+            return Err(wrong(
+                "the PostgreSQL URL has an empty schema",
+                "leave the parameter out, or name one",
+            ));
+        }
+        Ok(Self { config, tls, schema, shown })
+    }
+
+    /// How long connecting may take, with everything that belongs to it.
+    pub(super) fn connects_within(&self) -> Duration {
+        self.config.get_connect_timeout().copied().unwrap_or(CONNECT_WITHIN)
+    }
+
+    /// The schema as statements name it.
+    pub(super) fn quoted_schema(&self) -> String {
+        quoted(&self.schema)
+    }
+
+    pub(super) fn user(&self) -> &str {
+        self.config.get_user().unwrap_or("the system's user")
+    }
+}
+
+/// A name as SQL takes it.
+pub(super) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// The parameters that are ours, and the URL without them.
+fn divide(url: &str) -> Result<(Ours, String), Failure> {
+    if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+        return Err(wrong("the PostgreSQL URL does not begin with postgres://", REMEDY));
+    }
+    let (head, query) = url.split_once('?').unwrap_or((url, ""));
+    let (mut ours, mut theirs) = (Ours::default(), Vec::new());
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let value = || decoded(value).ok_or_else(|| wrong("the PostgreSQL URL cannot be read", REMEDY));
+        match name {
+            "schema" => ours.schema = Some(value()?),
+            "sslmode" => ours.sslmode = Some(value()?),
+            "sslrootcert" => ours.root = Some(value()?.into()),
+            "sslcert" => ours.certificate = Some(value()?.into()),
+            "sslkey" => ours.key = Some(value()?.into()),
+            _ => theirs.push(parameter),
+        }
+    }
+    let theirs = if theirs.is_empty() { head.to_owned() } else { format!("{head}?{}", theirs.join("&")) };
+    Ok((ours, theirs))
+}
+
+fn tls(ours: &Ours, config: &Config) -> Result<Option<Tls>, Failure> {
+    let is_wanted = match ours.sslmode.as_deref() {
+        None => !config.get_hosts().iter().all(is_local),
+        Some("disable") => false,
+        Some("require" | "verify-full") => true,
+        Some(other) => {
+            return Err(wrong(
+                &format!(
+                    "sslmode \"{other}\" of the PostgreSQL URL would trust a server nobody has verified"
+                ),
+                "write sslmode=verify-full, with sslrootcert=FILE for an authority of your own, or sslmode=disable",
+            ));
+        }
+    };
+    if !is_wanted {
+        return Ok(None);
+    }
+    let certificate = match (&ours.certificate, &ours.key) {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => Some((&**certificate, &**key)),
+        (Some(_), None) | (None, Some(_)) => {
+            return Err(wrong(
+                "the PostgreSQL URL has only one of sslcert and sslkey",
+                "a certificate of ours needs both, as PEM files",
+            ));
+        }
+    };
+    Tls::new(ours.root.as_deref().filter(|root| *root != Path::new("system")), certificate).map(Some)
+}
+
+fn is_local(host: &Host) -> bool {
+    match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        }
+    }
+}
+
+fn shown(config: &Config) -> String {
+    let hosts = config.get_hosts().iter().enumerate().map(|(number, host)| {
+        let ports = config.get_ports();
+        let port = ports.get(number).or_else(|| ports.first()).copied().unwrap_or(5432);
+        match host {
+            Host::Tcp(name) => format!("{name}:{port}"),
+            Host::Unix(folder) => format!("{}:{port}", folder.display()),
+        }
+    });
+    let hosts: Vec<_> = hosts.collect();
+    let database = config.get_dbname().or_else(|| config.get_user()).unwrap_or_default();
+    format!("{}/{database}", hosts.join(","))
+}
+
+fn wrong(what: &str, remedy: &str) -> Failure {
+    Failure::refused(ErrorKind::Misconfigured, format!("{what}; {remedy}"))
+}
+
+/// Percent-decoded; none where that is no text.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        if first != b'%' {
+            bytes.push(first);
+            rest = after;
+            continue;
+        }
+        let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = &after[2..];
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(url: &str) -> Place {
+        Place::parse(url).map_err(|failure| failure.to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_server_on_this_machine_is_spoken_to_in_clear_and_any_other_with_tls() {
+        for (url, has_tls) in [
+            ("postgres://ann@localhost/pay", false),
+            ("postgres://ann@127.0.0.1:5433/pay", false),
+            ("postgresql://ann@[::1]/pay", false),
+            ("postgres://ann@%2Frun%2Fpostgresql/pay", false),
+            ("postgres://ann@localhost/pay?sslmode=require", true),
+            ("postgres://ann@db.internal/pay", true),
+            ("postgres://ann@db.internal/pay?sslmode=verify-full", true),
+            ("postgres://ann@localhost,db.internal/pay", true),
+            ("postgres://ann@db.internal/pay?sslmode=disable", false),
+        ] {
+            assert_eq!(parsed(url).tls.is_some(), has_tls, "{url}");
+        }
+    }
+
+    #[test]
+    fn the_schema_is_ours_and_what_libpq_knows_is_passed_on() {
+        let place =
+            parsed("postgres://ann@localhost/pay?schema=My%20%22Keys&application_name=x&connect_timeout=9");
+        assert_eq!(place.schema, "My \"Keys");
+        assert_eq!(place.quoted_schema(), "\"My \"\"Keys\"");
+        assert_eq!(place.config.get_application_name(), Some("x"));
+        assert_eq!(place.connects_within(), Duration::from_secs(9));
+        assert_eq!(parsed("postgres://ann@localhost/pay").schema, "public");
+    }
+
+    #[test]
+    fn messages_tell_where_and_never_the_password() {
+        let place = parsed("postgres://ann:s3cret@localhost:5433,127.0.0.1/pay");
+        assert_eq!(place.shown, "localhost:5433,127.0.0.1:5432/pay");
+    }
+
+    #[test]
+    fn a_url_that_cannot_be_used_is_told_with_its_remedy_and_without_its_password() {
+        for (url, told) in [
+            ("mysql://ann:s3cret@db/x", "does not begin with postgres://"),
+            ("postgres://ann:s3cret@db:http/x", "cannot be read; write postgres://USER"),
+            ("postgres://ann:s3cret@db/x?nonsense=s3cret", "cannot be read"),
+            ("postgres://ann:s3cret@db/x?schema=%zz", "cannot be read"),
+            ("postgres:///x", "names no host"),
+            ("postgres://ann:s3cret@db/x?schema=", "empty schema"),
+            ("postgres://ann:s3cret@db/x?sslmode=prefer", "sslmode \"prefer\""),
+            ("postgres://ann:s3cret@db/x?sslmode=verify-ca", "write sslmode=verify-full"),
+            ("postgres://ann:s3cret@db/x?sslcert=a.pem", "only one of sslcert and sslkey"),
+            ("postgres://ann:s3cret@db/x?sslrootcert=/no/such/file", "\"/no/such/file\""),
+        ] {
+            let Err(failure) = Place::parse(url) else { panic!("{url} was taken") };
+            let message = failure.to_string();
+            assert!(message.contains(told), "{url}: {message}");
+            assert!(!message.contains("s3cret"), "{message}");
+            assert_eq!(failure.kind, ErrorKind::Misconfigured);
+        }
+    }
+}

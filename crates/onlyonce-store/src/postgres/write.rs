@@ -1,0 +1,204 @@
+//! Writes: in batches, and alone.
+//!
+//! ```text
+//!   swap ──► batcher ──► one: the plain statement ─┐   applied, or lost to what stands there
+//!      │          └────► many: one for all ────────┤
+//!      │                                           └─► no answer for a row: it goes alone
+//!      └─ with messages ─► alone ◄──────────────────────┘
+//! ```
+//!
+//! A batch never waits for one row. What it skipped since somebody holds it, what it could not insert since somebody
+//! inserts it right now, and every row of a batch that the server refused goes alone: outside the batcher, with a lock
+//! time-out, so that nobody else waits and one bad row fails alone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use onlyonce_core::record::Id;
+use onlyonce_core::time::Timestamp;
+use tokio::sync::Semaphore;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::failure::{Failure, Left};
+use super::pool::Pool;
+use super::row::{self, Moment, Stored, Swap, column};
+use super::statement::Verb;
+use crate::{Error, ErrorKind, Swapped};
+
+/// How often a row is looked at that answers neither way: it comes and goes.
+const LOOKS_MAX: u32 = 5;
+
+/// What a batch has to say about a row.
+pub(super) enum Answer {
+    /// The end of it.
+    Swapped(Swapped),
+    /// Nothing was written. It goes alone.
+    Alone(Box<Swap>),
+}
+
+/// Writes what was handed in together.
+pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer, Error>> {
+    let asked = match &swaps[..] {
+        [swap] => one(pool, swap).await,
+        swaps => many(pool, swaps).await,
+    };
+    match asked {
+        Ok(rows) => {
+            let mut rows: HashMap<Id, Found> = rows.into_iter().collect();
+            swaps.into_iter().map(|swap| answer(rows.remove(&swap.id), swap)).collect()
+        }
+        Err(failure) => {
+            // A row that is held, or refused for what it is, must not take the others with it. A server in trouble
+            // would refuse each of them as well.
+            let goes_alone = match failure.left {
+                Left::Busy | Left::Again => true,
+                Left::Nothing => swaps.len() > 1 && failure.kind == ErrorKind::Other,
+                Left::Doubt => false,
+            };
+            let told =
+                |swap| if goes_alone { Ok(Answer::Alone(Box::new(swap))) } else { Err(failure.error()) };
+            swaps.into_iter().map(told).collect()
+        }
+    }
+}
+
+fn answer(found: Option<Found>, swap: Swap) -> Result<Answer, Error> {
+    match found {
+        Some(Found::Written(written_at)) => Ok(Answer::Swapped(swap.applied(written_at))),
+        Some(Found::Stands(stored)) => Ok(Answer::Swapped(Swapped::Lost(Some(stored?.seen()?)))),
+        None => Ok(Answer::Alone(Box::new(swap))),
+    }
+}
+
+/// Writes one row, and waits for whoever holds it as long as the pool's lock time-out allows.
+pub(super) async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
+    for _ in 0..LOOKS_MAX {
+        match one(pool, &swap).await?.pop() {
+            Some((_, Found::Written(written_at))) => return Ok(swap.applied(written_at)),
+            Some((_, Found::Stands(stored))) => return Ok(Swapped::Lost(Some(stored?.seen()?))),
+            None => {}
+        }
+        // The row changed while the statement ran: it is neither written nor seen.
+        let seen = load(pool, swap.id).await?;
+        if seen.as_ref().is_none_or(|stored| Some(stored.revision.0.cast_signed()) != swap.expected) {
+            return Ok(Swapped::Lost(seen.map(Stored::seen).transpose()?));
+        }
+    }
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        format!("record {} changes faster than it can be looked at", swap.id),
+    ))
+}
+
+pub(super) async fn load(pool: &Pool, id: Id) -> Result<Option<Stored>, Error> {
+    let rows = pool.query(Verb::Load, &[&&id.0[..]]).await?;
+    rows.first().map(|row| Stored::read(id, row, 0)).transpose()
+}
+
+/// What a statement says of a row.
+enum Found {
+    Written(Timestamp),
+    /// As it stood when the statement began; its revision is not the one that was expected.
+    Stands(Result<Stored, Error>),
+}
+
+/// At most one row comes back, but where it was deleted between the beginning of the statement and its insert: then it
+/// was written, and that comes first.
+async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<(Id, Found)>, Failure> {
+    let keys: Vec<&str> = swap.messages.iter().map(|message| &*message.key).collect();
+    let destinations: Vec<&str> = swap.messages.iter().map(|message| &*message.destination).collect();
+    let payloads: Vec<&[u8]> = swap.messages.iter().map(|message| &message.payload[..]).collect();
+    let (id, state, scope) = (&swap.id.0[..], swap.state(), swap.scope());
+    let (has_messages, messages): (bool, [&(dyn ToSql + Sync); 3]) =
+        (!swap.messages.is_empty(), [&keys, &destinations, &payloads]);
+    let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&id];
+    let verb = match (&swap.expected, has_messages) {
+        (None, false) => Verb::Insert,
+        (None, true) => Verb::InsertWithMessages,
+        (Some(_), false) => Verb::Update,
+        (Some(_), true) => Verb::UpdateWithMessages,
+    };
+    match &swap.expected {
+        None => parameters.extend([
+            &swap.revision as &(dyn ToSql + Sync),
+            &swap.due_at,
+            &swap.due_after,
+            &state,
+            &scope,
+            &swap.label,
+            &swap.key,
+            &swap.route,
+            &swap.record,
+        ]),
+        Some(expected) => parameters.extend([
+            expected as &(dyn ToSql + Sync),
+            &swap.revision,
+            &swap.due_at,
+            &swap.due_after,
+            &state,
+            &swap.label,
+            &swap.route,
+            &swap.record,
+        ]),
+    }
+    if has_messages {
+        parameters.extend(messages);
+    }
+    let rows = pool.write(verb, &parameters).await?;
+    let mut found: Vec<_> = rows.iter().map(|row| (swap.id, found(swap.id, row, 0))).collect();
+    found.sort_by_key(|(_, found)| matches!(found, Found::Written(_)));
+    Ok(found)
+}
+
+async fn many(pool: &Pool, swaps: &[Swap]) -> Result<Vec<(Id, Found)>, Failure> {
+    let ids: Vec<&[u8]> = swaps.iter().map(|swap| &swap.id.0[..]).collect();
+    let expected: Vec<Option<i64>> = swaps.iter().map(|swap| swap.expected).collect();
+    let revisions: Vec<i64> = swaps.iter().map(|swap| swap.revision).collect();
+    let due_at: Vec<Option<Moment>> = swaps.iter().map(|swap| swap.due_at).collect();
+    let due_after: Vec<Option<i64>> = swaps.iter().map(|swap| swap.due_after).collect();
+    let states: Vec<&str> = swaps.iter().map(Swap::state).collect();
+    let scopes: Vec<&[u8]> = swaps.iter().map(Swap::scope).collect();
+    let labels: Vec<Option<&str>> = swaps.iter().map(|swap| swap.label.as_deref()).collect();
+    let keys: Vec<&str> = swaps.iter().map(|swap| &*swap.key).collect();
+    let routes: Vec<Option<&str>> = swaps.iter().map(|swap| swap.route.as_deref()).collect();
+    let records: Vec<&[u8]> = swaps.iter().map(|swap| &swap.record[..]).collect();
+    let parameters: [&(dyn ToSql + Sync); 11] = [
+        &ids, &expected, &revisions, &due_at, &due_after, &states, &scopes, &labels, &keys, &routes, &records,
+    ];
+    let rows = pool.write(Verb::Batch, &parameters).await?;
+    let mut answers = Vec::with_capacity(rows.len());
+    for row in &rows {
+        // A row that names no record of ours answers for none.
+        if let Ok(id) = row::id(row, 0) {
+            answers.push((id, found(id, row, 1)));
+        }
+    }
+    answers.sort_by_key(|(_, found)| matches!(found, Found::Written(_)));
+    Ok(answers)
+}
+
+/// From whether it was written, and then the columns of a record, from `first` on.
+fn found(id: Id, row: &Row, first: usize) -> Found {
+    let written = column::<bool>(row, first);
+    match written.and_then(|written| written.then(|| column::<Moment>(row, first + 2)).transpose()) {
+        Ok(Some(written_at)) => Found::Written(written_at.0),
+        Ok(None) => Found::Stands(Stored::read(id, row, first + 1)),
+        Err(error) => Found::Stands(Err(error)),
+    }
+}
+
+/// Carries a row on by itself, also where its caller goes away. `places` leaves connections to those who only look.
+pub(super) async fn carried_on(
+    pool: Arc<Pool>,
+    places: Arc<Semaphore>,
+    swap: Swap,
+) -> Result<Swapped, Error> {
+    let carried = tokio::spawn(async move {
+        let _place = places.acquire().await.expect("the places are never closed");
+        alone(&pool, swap).await
+    });
+    carried.await.unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Unavailable, "the write was given up with its runtime"))
+    })
+}

@@ -1,0 +1,42 @@
+//! What is PostgreSQL's alone. What it shares with the others is the suite's to say.
+
+mod batches;
+mod migrations;
+mod refusals;
+mod roles;
+mod tls;
+
+use std::time::Duration;
+
+use onlyonce_store::Expired;
+use onlyonce_store::postgres::{Options, Postgres};
+use xtask::engines::postgres::Server;
+
+/// E02, E07
+mod default {
+    use super::fresh;
+
+    onlyonce_store::conformance!(async { fresh(super::Options::default()).await });
+}
+
+/// E02, T05
+mod archive {
+    use super::{Expired, Options, fresh};
+
+    onlyonce_store::conformance!(async {
+        fresh(Options { expired: Expired::Keep, ..Options::default() }).await
+    });
+}
+
+/// E02: one connection, and rows that are waited for as good as not at all: nothing relies on being roomy.
+mod cramped {
+    use super::{Duration, Options, fresh};
+
+    onlyonce_store::conformance!(async {
+        fresh(Options { connections: 1, lock_wait: Duration::from_millis(500), ..Options::default() }).await
+    });
+}
+
+async fn fresh(options: Options) -> Postgres {
+    Postgres::open(&Server::shared().fresh_schema(), options).await.unwrap()
+}

@@ -1,0 +1,83 @@
+//! The grants that docs/engines.md lists are enough, and no more than enough.
+
+use std::time::Duration;
+
+use onlyonce_core::record::{Effects, Revision, Token};
+use onlyonce_core::time::When;
+use onlyonce_store::outbox::Settled;
+use onlyonce_store::postgres::{Options, Postgres};
+use onlyonce_store::{Change, ErrorKind, Expired, Outbox, Query, Store, Swapped};
+use xtask::engines::postgres::Server;
+
+use crate::sqlite::world::{completed, draft, message, put};
+
+const PAGE: &str = include_str!("../../../../../docs/engines.md");
+
+/// The statements on the page between these words and the end of their block.
+fn documented(after: &str, owner: &str, user: &str) -> String {
+    let (_, rest) = PAGE.split_once(after).expect("the page has the block");
+    let (_, rest) = rest.split_once("```sql\n").expect("a block of SQL follows");
+    let (block, _) = rest.split_once("```").expect("the block ends");
+    block
+        .replace("onlyonce_owner", owner)
+        .replace("onlyonce_user", user)
+        .replace(" onlyonce;", &format!(" {owner};"))
+        .replace("SCHEMA onlyonce ", &format!("SCHEMA {owner} "))
+        .replace("onlyonce.", &format!("{owner}."))
+        .replace("'…'", "'s3cret'")
+}
+
+async fn open(login: &str, schema: &str) -> Postgres {
+    let url = Server::shared().url_of(&format!("{login}:s3cret"), "postgres");
+    let options = Options { expired: Expired::Keep, ..Options::default() };
+    Postgres::open(&format!("{url}?schema={schema}"), options).await.unwrap()
+}
+
+/// S04, E02
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owner_migrates_and_the_user_only_reads_and_writes() {
+    let server = Server::shared();
+    let owner = server.fresh_name();
+    let user = format!("{owner}_user");
+    server.sql(&documented("before the first start", &owner, &user));
+    let nodes = open(&user, &owner).await;
+    let error = nodes.prepare().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    let told = format!("lacks migration \"0001-records\", and role \"{user}\" may not apply it");
+    assert!(error.to_string().contains(&told), "{error}");
+
+    open(&owner, &owner).await.prepare().await.unwrap();
+    let error = nodes.prepare().await.unwrap_err();
+    assert!(error.to_string().contains(&format!("grant role \"{user}\"")), "{error}");
+    server.sql(&documented("after the migrations", &owner, &user));
+    nodes.prepare().await.unwrap();
+    everything_works(&nodes).await;
+    for forbidden in [
+        "CREATE TABLE x ()",
+        "DROP TABLE onlyonce_record",
+        "DELETE FROM onlyonce_migration",
+        "DELETE FROM onlyonce_archive",
+    ] {
+        let sql = format!("SET ROLE {user}; SET search_path = {owner}; {forbidden}");
+        let denied = std::panic::catch_unwind(|| server.sql(&sql));
+        assert!(denied.is_err(), "{forbidden} must be denied");
+    }
+}
+
+async fn everything_works(store: &Postgres) {
+    let seen = put(store, "k").await;
+    let (id, next) = draft("k", Effects::Opaque, completed(When::WRITE));
+    let change =
+        Change { expected: Some(seen.revision), revision: Revision(9), next, messages: vec![message("m")] };
+    assert!(matches!(store.swap(id, change).await.unwrap(), Swapped::Applied(_)));
+    assert_eq!(store.load(id).await.unwrap().unwrap().revision, Revision(9));
+    let query = Query { state: None, scope: None, only_due: true, after: None, limit: 10 };
+    assert_eq!(store.scan(query).await.unwrap().records.len(), 1);
+    assert_eq!(store.reap(10).await.unwrap(), 1);
+    assert_eq!(store.archived(id, 10).await.unwrap().len(), 1);
+    let token = Token([1; 16]);
+    assert_eq!(store.claim(token, Duration::from_secs(9), 9).await.unwrap().len(), 1);
+    assert!(store.settle("m", token, Settled::Dead { error: "gone".into() }).await.unwrap());
+    assert_eq!(store.dead_letters(9).await.unwrap().len(), 1);
+    assert_eq!(store.count().await.unwrap().iter().map(|(_, count)| count).sum::<u64>(), 0);
+}

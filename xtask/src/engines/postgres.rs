@@ -1,0 +1,400 @@
+//! PostgreSQL for tests: a server of their own, with a data folder and a port of its own, gone when they end.
+//!
+//! One test run has one server ([`Server::shared`]), whatever number of processes its tests are; each test makes a schema
+//! there ([`Server::fresh_schema`]). A test that stops or kills its server starts one for itself ([`Server::start`]).
+//!
+//! Whoever starts a server also starts a small shell beside it, which outlives both a test that is killed and a run that
+//! is interrupted: it waits until the run is over, stops the server and removes its folder.
+
+use std::fs::{self, File};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::{CommandExt, parent_id};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Where the binaries are, for who has them in an unusual place.
+const FOLDER_VARIABLE: &str = "ONLYONCE_POSTGRES";
+const REMEDY: &str =
+    "run `cargo xtask engines install`, or set ONLYONCE_POSTGRES to the folder of its binaries";
+/// Who runs the server where we are root: PostgreSQL refuses to.
+const USER: &str = "postgres";
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Somebody else may take a port between finding it free and listening on it.
+const PORTS_MAX: u32 = 5;
+
+/// Waits until the process `$1` is gone, then stops the server whose data is in `$2` and removes the folder.
+const WATCH: &str = r#"
+    while kill -0 "$1" 2>/dev/null; do sleep 0.3; done
+    kill -CONT "$(head -n 1 "$2/data/postmaster.pid")" 2>/dev/null
+    kill -QUIT "$(head -n 1 "$2/data/postmaster.pid")" 2>/dev/null
+    for i in 1 2 3 4 5 6 7 8 9 10; do [ -e "$2/data/postmaster.pid" ] || break; sleep 0.3; done
+    rm -rf "$2" "$2.lock"
+"#;
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    binaries: PathBuf,
+    folder: PathBuf,
+    port: u16,
+}
+
+/// Installs PostgreSQL where it is missing, by Debian's packages.
+///
+/// # Errors
+///
+/// Why it could not, and what to do.
+pub fn install() -> Result<PathBuf, String> {
+    if let Ok(found) = binaries() {
+        return Ok(found);
+    }
+    if !is_root() {
+        return Err(format!("PostgreSQL is missing, and only root can install it; {REMEDY}"));
+    }
+    for arguments in [&["update"][..], &["install", "--yes", "--no-install-recommends", "postgresql"]] {
+        let mut command = Command::new("apt-get");
+        let status = command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").status();
+        let status =
+            status.map_err(|error| format!("PostgreSQL is missing, and so is apt-get: {error}; {REMEDY}"))?;
+        if !status.success() {
+            return Err(format!("apt-get {}: {status}; install PostgreSQL by hand", arguments.join(" ")));
+        }
+    }
+    binaries()
+}
+
+/// The folder of `postgres`, `initdb` and `psql`.
+fn binaries() -> Result<PathBuf, String> {
+    let told = std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from);
+    let on_path = std::env::var_os("PATH")
+        .into_iter()
+        .flat_map(|path| std::env::split_paths(&path).collect::<Vec<_>>());
+    let on_path = on_path
+        .filter_map(|folder| Some(fs::canonicalize(folder.join("postgres")).ok()?.parent()?.to_owned()));
+    let mut debian: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .filter_map(|version| Some(version.ok()?.path().join("bin")))
+        .collect();
+    debian.sort();
+    let mut folders = told.into_iter().chain(on_path).chain(debian.into_iter().rev());
+    let is_whole =
+        |folder: &PathBuf| ["postgres", "initdb", "psql"].iter().all(|name| folder.join(name).exists());
+    folders.find(is_whole).ok_or_else(|| format!("PostgreSQL is not installed; {REMEDY}"))
+}
+
+impl Server {
+    /// The server of this test run: started by the first test that asks, and gone some moments after the run.
+    ///
+    /// # Panics
+    ///
+    /// With the reason and the remedy, where there is none to be had.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Server> = OnceLock::new();
+        SHARED.get_or_init(|| shared().unwrap_or_else(|reason| panic!("no PostgreSQL to test on: {reason}")))
+    }
+
+    /// A server for one test, gone when it is dropped; with more settings, as in `postgresql.conf`.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, and what to do.
+    pub fn start(settings: &[(&str, &str)]) -> Result<Owned, String> {
+        let server = Self { binaries: binaries()?, folder: own_folder()?, port: 0 };
+        Ok(Owned(server.create()?.launched(settings)?.watched_by(std::process::id())?))
+    }
+
+    /// A server for one test that is a standby: nothing can be written there.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, and what to do.
+    pub fn start_in_recovery() -> Result<Owned, String> {
+        let server = Self { binaries: binaries()?, folder: own_folder()?, port: 0 }.create()?;
+        let signal = server.folder.join("data/standby.signal");
+        fs::write(&signal, "").map_err(|error| format!("{}: {error}", signal.display()))?;
+        give_away(&server.folder)?;
+        Ok(Owned(server.launched(&[])?.watched_by(std::process::id())?))
+    }
+
+    /// The URL of this database for the superuser, who needs no password.
+    pub fn url(&self, database: &str) -> String {
+        self.url_of(USER, database)
+    }
+
+    /// The URL for `login`: a role, or a role and its password with a colon between them.
+    pub fn url_of(&self, login: &str, database: &str) -> String {
+        format!("postgres://{login}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The folder it keeps everything in; what is put there goes with it.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The URL of a schema that nobody else has.
+    ///
+    /// # Panics
+    ///
+    /// Where it cannot be created.
+    pub fn fresh_schema(&self) -> String {
+        let schema = self.fresh_name();
+        self.sql(&format!("CREATE SCHEMA {schema}"));
+        format!("{}?schema={schema}", self.url(USER))
+    }
+
+    /// A name that no other test uses.
+    pub fn fresh_name(&self) -> String {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        format!("test_{}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Runs SQL as the superuser, and gives what it printed.
+    ///
+    /// # Panics
+    ///
+    /// Where it fails.
+    pub fn sql(&self, sql: &str) -> String {
+        self.sql_in(USER, sql)
+    }
+
+    /// The same in another database.
+    ///
+    /// # Panics
+    ///
+    /// Where it fails.
+    pub fn sql_in(&self, database: &str, sql: &str) -> String {
+        let mut psql = Command::new(self.binaries.join("psql"));
+        psql.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url(database)]);
+        let output = psql.output().unwrap_or_else(|error| panic!("psql can be started: {error}"));
+        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// A data folder, as `initdb` makes it: the superuser needs no password, others do.
+    fn create(self) -> Result<Self, String> {
+        let data = self.folder.join("data");
+        fs::create_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))?;
+        give_away(&self.folder)?;
+        let mut initdb = as_user(&self.binaries.join("initdb"));
+        initdb.args([
+            "--no-sync",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--auth=trust",
+            "--username",
+            USER,
+            "--pgdata",
+        ]);
+        let output =
+            initdb.arg(&data).current_dir("/").output().map_err(|error| format!("initdb: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("initdb: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        let rules = format!(
+            "host all {USER} 127.0.0.1/32 trust\nhost replication {USER} 127.0.0.1/32 trust\n\
+             host all all 127.0.0.1/32 scram-sha-256\n"
+        );
+        fs::write(data.join("pg_hba.conf"), rules).map_err(|error| format!("pg_hba.conf: {error}"))?;
+        Ok(self)
+    }
+
+    fn launched(mut self, settings: &[(&str, &str)]) -> Result<Self, String> {
+        for _ in 0..PORTS_MAX {
+            self.port = free_port()?;
+            if self.launch(settings)? {
+                return Ok(self);
+            }
+        }
+        Err(format!("PostgreSQL did not start: {}", self.log()))
+    }
+
+    /// Starts the server and waits until it answers; false where it has ended.
+    fn launch(&self, settings: &[(&str, &str)]) -> Result<bool, String> {
+        let failed = |error: std::io::Error| format!("postgres: {error}");
+        let log = File::create(self.folder.join("log")).map_err(failed)?;
+        let mut postgres = as_user(&self.binaries.join("postgres"));
+        postgres.arg("-D").arg(self.folder.join("data")).current_dir("/");
+        let port = self.port.to_string();
+        let ours = [
+            ("port", &*port),
+            ("listen_addresses", "127.0.0.1"),
+            ("unix_socket_directories", ""),
+            ("max_connections", "300"),
+            ("fsync", "on"),
+        ];
+        for (name, value) in ours.iter().chain(settings) {
+            postgres.arg("-c").arg(format!("{name}={value}"));
+        }
+        // A group of its own: what ends a test does not end the server in the middle of something.
+        let output = (log.try_clone().map_err(failed)?, log);
+        let mut child = postgres
+            .stdin(Stdio::null())
+            .stdout(output.0)
+            .stderr(output.1)
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let began = Instant::now();
+        while began.elapsed() < STARTS_WITHIN {
+            if child.try_wait().map_err(failed)?.is_some() {
+                return Ok(false);
+            }
+            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() && self.answers() {
+                return Ok(true);
+            }
+            sleep(LOOK_EVERY);
+        }
+        Ok(false)
+    }
+
+    fn answers(&self) -> bool {
+        let mut psql = Command::new(self.binaries.join("psql"));
+        psql.args(["-X", "-c", "SELECT 1", &self.url(USER)]).stdout(Stdio::null()).stderr(Stdio::null());
+        psql.status().is_ok_and(|status| status.success())
+    }
+
+    fn watched_by(self, process: u32) -> Result<Self, String> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", WATCH, "onlyonce-watch", &process.to_string()]).arg(&self.folder).current_dir("/");
+        shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        shell.spawn().map_err(|error| format!("sh: {error}"))?;
+        Ok(self)
+    }
+
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        log.lines().rev().take(5).collect::<Vec<_>>().join("; ")
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = fs::read_to_string(self.folder.join("data/postmaster.pid")).unwrap_or_default();
+        if let Some(pid) = pid.lines().next() {
+            let _ = Command::new("kill").args([signal, pid]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// A server for one test.
+#[derive(Debug)]
+pub struct Owned(Server);
+
+impl std::ops::Deref for Owned {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.signal("-QUIT");
+        let began = Instant::now();
+        while self.folder.join("data/postmaster.pid").exists() && began.elapsed() < STARTS_WITHIN {
+            sleep(LOOK_EVERY);
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The server of this run, or a new one: the first comer starts it while the others wait at the lock.
+fn shared() -> Result<Server, String> {
+    let (run, watched) = match std::env::var("NEXTEST_RUN_ID") {
+        // Every test is a process, and nextest is the parent of all of them.
+        Ok(run) => (run, parent_id()),
+        Err(_) => (format!("process-{}", std::process::id()), std::process::id()),
+    };
+    let place = place()?;
+    let lock = File::create(place.join(format!("{run}.lock")))
+        .map_err(|error| format!("{}: {error}", place.display()))?;
+    lock.lock().map_err(|error| format!("{}: {error}", place.display()))?;
+    let folder = place.join(&run);
+    let noted = folder.join("port");
+    if let Ok(port) = fs::read_to_string(&noted) {
+        let port = port.parse().map_err(|_| format!("{} holds no port", noted.display()))?;
+        return Ok(Server { binaries: binaries()?, folder, port });
+    }
+    let server =
+        Server { binaries: binaries()?, folder, port: 0 }.create()?.launched(&[])?.watched_by(watched)?;
+    fs::write(noted, server.port.to_string()).map_err(|error| format!("{}: {error}", place.display()))?;
+    Ok(server)
+}
+
+fn own_folder() -> Result<PathBuf, String> {
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    Ok(place()?.join(format!("own-{}-{number}", std::process::id())))
+}
+
+/// Beside what was built, where the user of the server gets there; else among the temporary files.
+fn place() -> Result<PathBuf, String> {
+    let program =
+        std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
+    let built = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());
+    let candidates = built
+        .into_iter()
+        .map(|folder| folder.join("postgres"))
+        .chain([std::env::temp_dir().join("onlyonce-postgres")]);
+    let mut reason = String::new();
+    for folder in candidates {
+        match fs::create_dir_all(&folder) {
+            Ok(()) if can_reach(&folder) => return Ok(folder),
+            Ok(()) => reason = format!("user \"{USER}\" cannot reach {}", folder.display()),
+            Err(error) => reason = format!("{}: {error}", folder.display()),
+        }
+    }
+    Err(reason)
+}
+
+fn can_reach(folder: &Path) -> bool {
+    let looked = as_user(Path::new("ls"))
+        .arg(folder)
+        .current_dir("/")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    looked.is_ok_and(|status| status.success())
+}
+
+/// A command as a user that PostgreSQL runs as: ourselves, unless we are root.
+fn as_user(program: &Path) -> Command {
+    if !is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", USER, "--regid", USER, "--init-groups", "--"]).arg(program);
+    command
+}
+
+fn give_away(folder: &Path) -> Result<(), String> {
+    if !is_root() {
+        return Ok(());
+    }
+    let status = Command::new("chown").args(["-R", USER]).arg(folder).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("chown to user \"{USER}\": {status}; {REMEDY}")),
+        Err(error) => Err(format!("chown: {error}")),
+    }
+}
+
+fn is_root() -> bool {
+    let asked = Command::new("id").arg("-u").output();
+    asked.is_ok_and(|output| output.stdout.starts_with(b"0\n"))
+}
+
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    listener.map(|address| address.port()).map_err(|error| format!("no port is free: {error}"))
+}
