@@ -123,7 +123,7 @@ fn environment(sources: &Sources, secrets: &BTreeSet<String>, faults: &mut Vec<F
     settings(&secrets.iter().cloned().chain(own).collect(), faults)
 }
 
-/// What begins like our settings and is none: the name of a failpoint, and what Kubernetes tells every container about
+/// What begins like our settings and is none: what our own tests are told, and what Kubernetes tells every container about
 /// a service that is called `onlyonce`.
 fn is_somebody_elses(name: &str) -> bool {
     let is_port = |rest: &str| {
@@ -131,7 +131,7 @@ fn is_somebody_elses(name: &str) -> bool {
         let is_number = parts.next().is_some_and(|number| number.parse::<u16>().is_ok());
         is_number && parts.next().is_some_and(|kind| matches!(kind, "TCP" | "UDP" | "SCTP"))
     };
-    matches!(name, "FAILPOINT" | "PORT" | "SERVICE_HOST" | "SERVICE_PORT")
+    matches!(name, "FAILPOINT" | "VECTORS" | "PORT" | "SERVICE_HOST" | "SERVICE_PORT")
         || name.starts_with("SERVICE_PORT_")
         || name.strip_prefix("PORT_").is_some_and(is_port)
 }
