@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::client::Wire;
@@ -22,20 +24,22 @@ pub(crate) struct Socket {
     pub(crate) address: SocketAddr,
     upstream: Shared,
     accepting: JoinHandle<()>,
+    closes: Arc<Notify>,
 }
 
 impl Socket {
     pub(crate) async fn open(upstream: &Shared) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        Ok(Self { address, upstream: upstream.clone(), accepting: accept(listener, upstream.clone()) })
+        let closes = Arc::new(Notify::new());
+        let accepting = tokio::spawn(accept(listener, upstream.clone(), closes.clone()));
+        Ok(Self { address, upstream: upstream.clone(), accepting, closes })
     }
 
     /// Closes the port and every connection. It stays ours, so that nobody else answers there meanwhile.
     pub(crate) async fn close(&mut self) -> io::Result<TcpSocket> {
-        self.accepting.abort();
-        // Aborted is what it should be; its listener and its connections have gone with it.
-        drop((&mut self.accepting).await);
+        self.closes.notify_one();
+        (&mut self.accepting).await?;
         let reserved = TcpSocket::new_v4()?;
         reserved.set_reuseaddr(true)?;
         reserved.bind(self.address)?;
@@ -43,7 +47,8 @@ impl Socket {
     }
 
     pub(crate) fn reopen(&mut self, reserved: TcpSocket) -> io::Result<()> {
-        self.accepting = accept(reserved.listen(QUEUE)?, self.upstream.clone());
+        let listener = reserved.listen(QUEUE)?;
+        self.accepting = tokio::spawn(accept(listener, self.upstream.clone(), self.closes.clone()));
         Ok(())
     }
 }
@@ -54,15 +59,18 @@ impl Drop for Socket {
     }
 }
 
-fn accept(listener: TcpListener, upstream: Shared) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let mut connections = JoinSet::new();
-        while let Ok((stream, _)) = listener.accept().await {
+async fn accept(listener: TcpListener, upstream: Shared, closes: Arc<Notify>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Ok((stream, _)) = listener.accept() => drop(connections.spawn(serve(stream, upstream.clone()))),
             // How each ended is seen at its other end.
-            while connections.try_join_next().is_some() {}
-            connections.spawn(serve(stream, upstream.clone()));
+            Some(_) = connections.join_next() => {}
+            () = closes.notified() => break,
         }
-    })
+    }
+    drop(listener);
+    connections.shutdown().await;
 }
 
 /// Serves a connection until one of both sides has enough of it. A panic on order ends it too.

@@ -145,7 +145,10 @@ impl Folder {
     pub(crate) fn new() -> Self {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let name = format!("onlyonce-cases-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        Self { path: std::env::temp_dir().join(name), files: AtomicUsize::new(0) }
+        let path = std::env::temp_dir().join(name);
+        // A process of the same number may have left one when it was killed.
+        let _ = std::fs::remove_dir_all(&path);
+        Self { path, files: AtomicUsize::new(0) }
     }
 
     pub(crate) fn new_file(&self, ending: &str) -> PathBuf {

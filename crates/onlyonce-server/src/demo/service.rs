@@ -27,6 +27,7 @@ pub(crate) struct Service {
     pub(crate) address: SocketAddr,
     bank: Arc<Bank>,
     serving: JoinHandle<()>,
+    killed: Arc<Notify>,
 }
 
 impl Service {
@@ -35,18 +36,19 @@ impl Service {
             .await
             .with_context(|| format!("the sample service cannot listen on \"{address}\""))?;
         let address = listener.local_addr()?;
-        let serving = tokio::spawn(serve(listener, bank.clone()));
-        Ok(Self { address, bank, serving })
+        let killed = Arc::new(Notify::new());
+        let serving = tokio::spawn(serve(listener, bank.clone(), killed.clone()));
+        Ok(Self { address, bank, serving, killed })
     }
 
     pub(crate) fn any_port() -> SocketAddr {
         (Ipv4Addr::LOCALHOST, 0).into()
     }
 
-    /// Dies, as if its process were killed.
+    /// Dies, as if its process were killed: afterwards its port is closed, and so is every connection.
     pub(crate) async fn kill(&mut self) {
-        self.serving.abort();
-        // Aborted is what it should have been.
+        self.killed.notify_one();
+        // It ends, whether or not something in it panicked.
         drop((&mut self.serving).await);
     }
 
@@ -63,8 +65,8 @@ impl Drop for Service {
     }
 }
 
-/// Accepts until it is aborted; its connections go with it.
-async fn serve(listener: TcpListener, bank: Arc<Bank>) {
+/// Accepts until it is killed; its connections go with it.
+async fn serve(listener: TcpListener, bank: Arc<Bank>, killed: Arc<Notify>) {
     let dies = Arc::new(Notify::new());
     let app = Router::new()
         .route("/payments", post(pay))
@@ -85,9 +87,13 @@ async fn serve(listener: TcpListener, bank: Arc<Bank>) {
             }
             // In the process of the demo it dies only so far that nobody gets an answer from it.
             () = dies.notified() => connections.abort_all(),
+            () = killed.notified() => break,
             Some(_) = connections.join_next() => {}
         }
     }
+    drop(listener);
+    // Aborting alone would close them a moment later, and a request that came in between would be lost on one of them.
+    connections.shutdown().await;
 }
 
 #[derive(Clone)]

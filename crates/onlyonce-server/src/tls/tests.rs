@@ -27,6 +27,8 @@ impl Folder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("onlyonce-tls-{}-{number}", std::process::id()));
+        // A process of the same number may have left one when it was killed.
+        let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).expect("a folder");
         Self(path)
     }

@@ -78,6 +78,8 @@ impl Folder {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let path =
             std::env::temp_dir().join(format!("onlyonce-gateway-crash-{}-{number}", std::process::id()));
+        // A process of the same number may have left one when it was killed.
+        let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }

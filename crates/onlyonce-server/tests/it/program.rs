@@ -26,6 +26,8 @@ impl Folder {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("onlyonce-server-it-{}-{number}", std::process::id()));
+        // A process of the same number may have left one when it was killed.
+        let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("the folder for temporary files can be written");
         Self(path)
     }
