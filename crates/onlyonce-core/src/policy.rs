@@ -336,7 +336,7 @@ impl Policy {
 const BYTES_MAX: u64 = 1 << 30;
 
 /// A span as settings write it.
-fn span(duration: Duration) -> String {
+pub fn span(duration: Duration) -> String {
     let millis = duration.as_millis();
     match millis {
         _ if millis.is_multiple_of(3_600_000) && millis > 0 => format!("{}h", millis / 3_600_000),

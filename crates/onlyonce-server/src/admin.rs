@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -23,6 +24,7 @@ use tokio::net::TcpListener;
 pub(crate) use figures::Figures;
 
 use crate::config::AdminToken;
+use crate::problem;
 
 /// What the admin port knows.
 #[derive(Debug)]
@@ -97,12 +99,7 @@ async fn not_found() -> Response {
 }
 
 fn problem(status: StatusCode, detail: &str) -> Response {
-    let title = status.canonical_reason().unwrap_or_default();
-    let body = json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
-    let mut response = answer(status, body);
-    let problem = header::HeaderValue::from_static("application/problem+json");
-    response.headers_mut().insert(header::CONTENT_TYPE, problem);
-    response
+    problem::plain(status, detail).map(Body::from)
 }
 
 fn answer(status: StatusCode, body: serde_json::Value) -> Response {

@@ -11,6 +11,7 @@ mod demo;
 mod gateway;
 mod logs;
 mod node;
+mod problem;
 mod published;
 mod store;
 #[doc(hidden)]

@@ -100,7 +100,8 @@ pub(crate) fn is_connection_named(headers: &HeaderMap, name: &HeaderName) -> boo
     headers.contains_key(CONNECTION) && connection_named(headers).contains(name)
 }
 
-fn connection_named(headers: &HeaderMap) -> Vec<HeaderName> {
+/// What `Connection` names: headers that are about one connection.
+pub fn connection_named(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(CONNECTION)
         .iter()

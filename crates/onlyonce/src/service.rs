@@ -147,7 +147,7 @@ impl<S> Service<S> {
     {
         let policy = &self.settings.policy;
         // Where a key's name is per route, the question says which one it means.
-        let route = asked_route(parts);
+        let route = status::asked_route(&parts.method, &parts.uri).unwrap_or_default();
         let Some(scope) = self.scope(parts, &route) else { return self.refuse(&scope_missing(policy), None) };
         let (engine, settings) = (self.engine.clone(), self.settings.clone());
         let future = async move { Ok(keyed::tell(&engine, &settings, &scope, &question).await) };
@@ -191,13 +191,6 @@ fn endpoint(parts: &Parts) -> Endpoint {
         return Endpoint { route, is_named: true };
     }
     Endpoint { route: format!("{} {}", parts.method, parts.uri.path()).into(), is_named: false }
-}
-
-/// The route a question is about: `?route=POST%20/orders`.
-fn asked_route(parts: &Parts) -> Arc<str> {
-    let query = parts.uri.query().unwrap_or_default();
-    let asked = query.split('&').find_map(|pair| pair.strip_prefix("route="));
-    asked.map(|route| status::decoded(&route.replace('+', " "))).unwrap_or_default().into()
 }
 
 fn length(headers: &HeaderMap) -> Option<u64> {

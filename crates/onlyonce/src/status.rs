@@ -17,7 +17,7 @@ use std::fmt::Write;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, RETRY_AFTER};
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{HeaderValue, Method, Response, StatusCode, Uri};
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::{self, Standing};
 use onlyonce_core::policy::Policy;
@@ -51,11 +51,20 @@ pub(crate) fn question(method: &Method, path: &str) -> Option<Question> {
         Some((key, "response")) => (key, true),
         Some(_) => return None,
     };
-    Some(Question { key: Key::stored(&decoded(key)), wants_response })
+    (!key.is_empty()).then(|| Question { key: Key::stored(&decoded(key)), wants_response })
+}
+
+/// The route that a question about a key names, `?route=POST%20/orders`: empty where it names none, and none where the
+/// request is no such question.
+pub fn asked_route(method: &Method, uri: &Uri) -> Option<String> {
+    question(method, uri.path())?;
+    let mut pairs = uri.query().unwrap_or_default().split('&');
+    let asked = pairs.find_map(|pair| pair.strip_prefix("route="));
+    Some(asked.map(|route| decoded(&route.replace('+', " "))).unwrap_or_default())
 }
 
 /// Percent-encoded text; what is no UTF-8 inside matches nothing.
-pub(crate) fn decoded(text: &str) -> String {
+fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

@@ -1,7 +1,6 @@
 //! What holds, all of it, as TOML, each with where it came from. A secret is shown as the place it is read from.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use super::fault::Place;
 use super::setting::{self, Setting, Shape, Standing, TABLES};
@@ -169,15 +168,4 @@ fn one_line(text: &str) -> String {
         }
     }
     out + "\""
-}
-
-/// A span as settings write it.
-pub(super) fn span(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    match millis {
-        _ if millis.is_multiple_of(3_600_000) && millis > 0 => format!("{}h", millis / 3_600_000),
-        _ if millis.is_multiple_of(60_000) && millis > 0 => format!("{}m", millis / 60_000),
-        _ if millis.is_multiple_of(1_000) => format!("{}s", millis / 1_000),
-        _ => format!("{millis}ms"),
-    }
 }

@@ -207,7 +207,7 @@ fn risks_of_effects(policy: &Policy) -> Vec<Risk> {
 fn risks_of_times(policy: &Policy) -> Vec<Risk> {
     let mut risks = Vec::new();
     let mut risk = |name, span: Duration, remedy: &str| {
-        risks.push((name, super::effective::span(span), remedy.to_owned()));
+        risks.push((name, onlyonce::policy::span(span), remedy.to_owned()));
     };
     if policy.retention < HOUR {
         risk(

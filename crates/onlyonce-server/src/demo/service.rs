@@ -32,9 +32,11 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) async fn start(bank: Arc<Bank>, address: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("the sample service cannot listen on \"{address}\""))?;
+        let listener = TcpListener::bind(address).await.with_context(|| {
+            format!(
+                "the sample service cannot listen on \"{address}\"; choose another with --service 127.0.0.1:0"
+            )
+        })?;
         let address = listener.local_addr()?;
         let killed = Arc::new(Notify::new());
         let serving = tokio::spawn(serve(listener, bank.clone(), killed.clone()));

@@ -12,7 +12,7 @@ use http::header::{HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderValue, Method, Request, Response, Uri, Version};
 use hyper::body::Incoming;
-use onlyonce::ResponseFuture;
+use onlyonce::{ResponseFuture, asked_route};
 use tower_service::Service;
 
 use super::body::Body;
@@ -76,7 +76,7 @@ impl Front {
         if let Some(answer) = own::answer(&request) {
             return Err(answer.into());
         }
-        let asked = own::asked_route(&request);
+        let asked = asked_route(request.method(), request.uri());
         let route = match &asked {
             Some(name) => site.named(name),
             None => site.route(request.method(), request.uri().path()),

@@ -13,7 +13,7 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
-use onlyonce::Attempt;
+use onlyonce::{Attempt, connection_named};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -51,23 +51,13 @@ pub(crate) fn strip_named(headers: &mut HeaderMap, kept: Option<&HeaderName>) {
     if !headers.contains_key(CONNECTION) {
         return;
     }
-    for name in named(headers) {
+    for name in connection_named(headers) {
         if Some(&name) != kept
             && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, CONNECTION, TE].contains(&name)
         {
             headers.remove(name);
         }
     }
-}
-
-fn named(headers: &HeaderMap) -> Vec<HeaderName> {
-    headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect()
 }
 
 /// Says who asked, and for which host.
@@ -204,7 +194,9 @@ pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(CONNECTION)?;
     let mut protocols = headers.get_all(UPGRADE).iter();
     let (protocol, other) = (protocols.next()?, protocols.next());
-    let asks = named(headers).contains(&UPGRADE) && other.is_none() && !protocol.to_str().is_ok_and(is_http);
+    let asks = connection_named(headers).contains(&UPGRADE)
+        && other.is_none()
+        && !protocol.to_str().is_ok_and(is_http);
     asks.then(|| protocol.clone())
 }
 
