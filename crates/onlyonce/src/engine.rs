@@ -215,7 +215,7 @@ impl Engine {
                 }
                 Err(error) => {
                     if begins {
-                        self.give_back(Handle { id, token: request.token }, request.policy);
+                        self.give_back(Handle { id, token: request.token }, expected, request.policy);
                     }
                     return Err((error, pilot.take()));
                 }
@@ -226,16 +226,19 @@ impl Engine {
 
     /// A reservation whose answer was lost may still have been written, or be written yet. Nothing was sent, and only
     /// this node knows it: so it looks for its own token and makes it retryable. It gives up once the store has shown
-    /// for a whole lease that nothing is there, or has not answered before the deadline.
-    fn give_back(self: &Arc<Self>, handle: Handle, policy: &Policy) {
+    /// for a whole lease that what the reservation expected still stands, or has not answered before the deadline.
+    fn give_back(self: &Arc<Self>, handle: Handle, expected: Option<Revision>, policy: &Policy) {
         let (engine, store_timeout) = (self.clone(), policy.store_timeout);
-        let (absent_after, over) = (Instant::now() + policy.lease, Instant::now() + policy.deadline);
+        let (unchanged_after, over) = (Instant::now() + policy.lease, Instant::now() + policy.deadline);
         let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
         self.tasks.spawn(async move {
             let mut pause = PAUSE;
             while Instant::now() < over {
                 let given_back = match engine.load(handle.id, store_timeout).await {
-                    Ok(None) => Instant::now() >= absent_after,
+                    // As it was before: the reservation may be on its way still, or wait there for whoever holds the row.
+                    Ok(seen) if seen.as_ref().map(|seen| seen.revision) == expected => {
+                        Instant::now() >= unchanged_after
+                    }
                     // Another's record, or our own that has been given back: either way nothing of ours is open.
                     Ok(seen) => engine.write_outcome(&handle, seen, &outcome, store_timeout).await.is_ok(),
                     Err(_) => false,

@@ -122,8 +122,9 @@ fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
     let user = place.user();
     let (kind, left, remedy) = match code.code() {
         "40001" | "40P01" => (Unavailable, Left::Again, "it may be sent again".to_owned()),
+        // No failure of the server: it must not count as one.
         "55P03" => {
-            (Unavailable, Left::Busy, "another transaction holds the record; see pg_stat_activity".to_owned())
+            (Other, Left::Busy, "another transaction holds the record; see pg_stat_activity".to_owned())
         }
         "57014" => {
             (Unavailable, Left::Nothing, "it took too long; see whether the server is overloaded".to_owned())

@@ -8,7 +8,8 @@
 //!    server is closed.
 //! 2. Nothing waits for ever: a place, a connection and an answer are waited for together, for one span.
 //! 3. Every connection is asked when it is made whether its server takes writes. `synchronous_commit=off` is lifted to
-//!    `on` there: nothing is acknowledged that a crash of the server could take back.
+//!    `on` there: nothing is acknowledged that a crash of the server could take back. Whether it has a standby that
+//!    confirms commits is asked too.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, Socket, Statement};
 
+use super::doubt::Doubts;
 use super::failure::{Failure, Left};
 use super::statement::{Statements, Verb};
 use super::url::Place;
@@ -65,6 +67,7 @@ pub(super) enum Plans {
 pub(super) struct Pool {
     place: Arc<Place>,
     statements: Arc<Statements>,
+    pub(super) doubts: Arc<Doubts>,
     config: Config,
     patience: Duration,
     places: Semaphore,
@@ -72,13 +75,19 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(place: &Arc<Place>, statements: &Arc<Statements>, tuning: Tuning) -> Self {
+    pub(super) fn new(
+        place: &Arc<Place>,
+        statements: &Arc<Statements>,
+        doubts: &Arc<Doubts>,
+        tuning: Tuning,
+    ) -> Self {
         let mut config = place.config.clone();
         let said = config.get_options().unwrap_or_default();
         config.options(format!("{said} {}", tuning.options()));
         Self {
             place: place.clone(),
             statements: statements.clone(),
+            doubts: doubts.clone(),
             config,
             patience: tuning.statement.saturating_add(GRACE),
             places: Semaphore::new(tuning.connections.max(1)),
@@ -92,7 +101,10 @@ impl Pool {
         verb: Verb,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Failure> {
-        let late = || Failure::late(&self.place, self.patience);
+        let late = || {
+            self.doubts.lost();
+            Failure::late(&self.place, self.patience)
+        };
         timeout(self.patience, self.ask(verb, parameters)).await.unwrap_or_else(|_| Err(late()))
     }
 
@@ -128,12 +140,16 @@ impl Pool {
                 match failure.left {
                     Left::Busy | Left::Again | Left::Nothing => self.give_back(connection),
                     // What happened to this one has likely happened to the others.
-                    Left::Doubt => self.idle().clear(),
+                    Left::Doubt => {
+                        self.doubts.lost();
+                        self.idle().clear();
+                    }
                 }
                 return Err(failure);
             }
         };
         if connection.is_in_doubt.load(Ordering::Acquire) {
+            self.doubts.raise();
             let what = "the standby did not confirm the commit in time; see that it runs and can be reached";
             return Err(Failure::doubt(&self.place, what));
         }
@@ -189,7 +205,8 @@ impl Pool {
                    current_setting('transaction_read_only'),
                    set_config('synchronous_commit',
                               CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
-                                   ELSE current_setting('synchronous_commit') END, false)";
+                                   ELSE current_setting('synchronous_commit') END, false),
+                   current_setting('synchronous_standby_names', true)";
         let answer = client.simple_query(SQL).await.map_err(|error| Failure::of(&self.place, &error))?;
         let row = answer
             .iter()
@@ -208,7 +225,10 @@ impl Pool {
         let trouble = match (told(1), told(2)) {
             ("true", _) => "is in recovery: it is a standby, or still starting",
             (_, "on") => "is read-only",
-            _ => return Ok(()),
+            _ => {
+                self.doubts.connected(!told(4).is_empty());
+                return Ok(());
+            }
         };
         let remedy = "point the URL at the primary, or add its host and target_session_attrs=read-write";
         Err(Failure::refused(ErrorKind::Unavailable, format!("PostgreSQL at {shown} {trouble}; {remedy}")))
