@@ -47,7 +47,9 @@ const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Engine {
     store: Arc<dyn Store>,
-    breaker: Breaker,
+    /// Apart, since a store that can be read may take no writes: a look that is answered says nothing about them.
+    looks: Breaker,
+    writes: Breaker,
     cache: Cache,
     flights: Arc<Flights>,
     pub(crate) watches: Watches,
@@ -96,7 +98,8 @@ impl Engine {
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         Arc::new(Self {
             store,
-            breaker: Breaker::default(),
+            looks: Breaker::default(),
+            writes: Breaker::default(),
             cache: Cache::new(),
             flights: Arc::new(Flights::new()),
             watches: Watches::default(),
@@ -214,7 +217,7 @@ impl Engine {
                     look = Look { seen, asked_at };
                 }
                 Err(error) => {
-                    if begins {
+                    if begins && !error.wrote_nothing() {
                         self.give_back(Handle { id, token: request.token }, expected, request.policy);
                     }
                     return Err((error, pilot.take()));
@@ -398,11 +401,15 @@ impl Engine {
         store_timeout: Duration,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        if let Err(wait) = self.breaker.check() {
+        let breaker = match operation {
+            Operation::Load | Operation::Scan => &self.looks,
+            Operation::Swap | Operation::Reap => &self.writes,
+        };
+        if let Err(wait) = breaker.check() {
             self.times.store_error(operation);
             let message =
                 format!("the store did not answer before; it is asked again in {} ms", wait.as_millis());
-            return Err(Error::new(ErrorKind::Unavailable, message));
+            return Err(Error::new(ErrorKind::Unavailable, message).having_written_nothing());
         }
         let asked_at = Instant::now();
         let answered = within(store_timeout, call).await.unwrap_or_else(|| {
@@ -414,8 +421,8 @@ impl Engine {
             self.times.store_error(operation);
         }
         match &answered {
-            Err(error) if error.kind() == ErrorKind::Unavailable => self.breaker.failed(),
-            Ok(_) | Err(_) => self.breaker.succeeded(),
+            Err(error) if error.kind() == ErrorKind::Unavailable => breaker.failed(),
+            Ok(_) | Err(_) => breaker.succeeded(),
         }
         answered
     }

@@ -31,7 +31,7 @@ async fn a_reservation_whose_answer_is_lost_is_given_back_and_runs_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_completion_whose_answer_is_lost_is_recognised() {
     const LONG: Duration = Duration::from_secs(15);
-    let world = World::with(&[], LONG, |_| {}).await;
+    let (world, ()) = World::with(&[], LONG, |_| {}).await;
     let to = world.gateway.address;
     // Its connection is there, and its statements known to it: what it says next takes no other question.
     assert!(client::pay(to, "before").await.is_stored());

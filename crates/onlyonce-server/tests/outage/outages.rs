@@ -74,7 +74,7 @@ fn set(world: &World, setting: &str) {
 /// X01, X02, X03, O04: all connections are somebody else's.
 #[tokio::test(flavor = "multi_thread")]
 async fn out_of_connections() {
-    let world = World::with(&[("max_connections", "40")], STORE_TIMEOUT, |_| {}).await;
+    let (world, ()) = World::with(&[("max_connections", "40")], STORE_TIMEOUT, |_| {}).await;
     let hogs = std::sync::Mutex::new(Vec::new());
     let breaks = async |world: &World| {
         let url = format!(
@@ -99,7 +99,7 @@ async fn out_of_connections() {
 /// X01, X02, X03, O04
 #[tokio::test(flavor = "multi_thread")]
 async fn out_of_disk() {
-    let world = World::with(&[], STORE_TIMEOUT, |server| {
+    let (world, _) = World::with(&[], STORE_TIMEOUT, |server| {
         let disk = server.mount_disk(24);
         server.sql(&format!("CREATE TABLESPACE small LOCATION '{}'", disk.display()));
         server.sql(

@@ -24,25 +24,25 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        Self::with(&[], STORE_TIMEOUT, |_| {}).await
+        Self::with(&[], STORE_TIMEOUT, |_| {}).await.0
     }
 
     /// With these settings of the server, and something done to it before the gateway starts.
-    pub(crate) async fn with(
+    pub(crate) async fn with<T>(
         settings: &[(&str, &str)],
         store_timeout: Duration,
-        prepare: impl FnOnce(&Server),
-    ) -> Self {
+        prepare: impl FnOnce(&Server) -> T,
+    ) -> (Self, T) {
         let server = Server::start(settings).unwrap_or_else(|reason| panic!("no PostgreSQL: {reason}"));
         // Nobody special: a superuser could use the connections that are kept for emergencies.
         server
             .sql("CREATE ROLE gateway LOGIN PASSWORD 'gateway'; CREATE SCHEMA gateway AUTHORIZATION gateway");
-        prepare(&server);
+        let prepared = prepare(&server);
         let wire = Wire::to(server.port()).unwrap();
         let store = format!("postgres://gateway:gateway@{}/postgres?schema=gateway", wire.address());
         let ledger = Ledger::open().await;
         let gateway = Gateway::start(&ledger, &store, store_timeout).await;
-        Self { gateway, wire, ledger, server }
+        (Self { gateway, wire, ledger, server }, prepared)
     }
 
     /// How many records with this key are in this state, as the database says.

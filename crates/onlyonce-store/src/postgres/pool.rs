@@ -131,7 +131,7 @@ impl Pool {
 
     async fn ask(&self, verb: Verb, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
         let _place = self.place().await;
-        let mut connection = self.take().await?;
+        let mut connection = self.take().await.map_err(Failure::before_sending)?;
         let answer = connection.query(&self.statements, verb, parameters).await;
         let rows = match answer {
             Ok(rows) => rows,
@@ -230,6 +230,8 @@ impl Pool {
                 return Ok(());
             }
         };
+        // The others are to the same server, and would still be answered: part of the looks would succeed.
+        self.idle().clear();
         let remedy = "point the URL at the primary, or add its host and target_session_attrs=read-write";
         Err(Failure::refused(ErrorKind::Unavailable, format!("PostgreSQL at {shown} {trouble}; {remedy}")))
     }
