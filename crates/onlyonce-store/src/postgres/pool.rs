@@ -68,7 +68,8 @@ pub(super) struct Pool {
     place: Arc<Place>,
     statements: Arc<Statements>,
     pub(super) doubts: Arc<Doubts>,
-    config: Config,
+    /// For each host.
+    configs: Vec<Config>,
     patience: Duration,
     places: Semaphore,
     idle: Mutex<Vec<Connection>>,
@@ -81,14 +82,16 @@ impl Pool {
         doubts: &Arc<Doubts>,
         tuning: Tuning,
     ) -> Self {
-        let mut config = place.config.clone();
-        let said = config.get_options().unwrap_or_default();
-        config.options(format!("{said} {}", tuning.options()));
+        let mut configs = place.hosts.clone();
+        for config in &mut configs {
+            let said = config.get_options().unwrap_or_default();
+            config.options(format!("{said} {}", tuning.options()));
+        }
         Self {
             place: place.clone(),
             statements: statements.clone(),
             doubts: doubts.clone(),
-            config,
+            configs,
             patience: tuning.statement.saturating_add(GRACE),
             places: Semaphore::new(tuning.connections.max(1)),
             idle: Mutex::default(),
@@ -183,13 +186,30 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of this kind, ready: for whoever needs one of its own.
+    /// A connection of this kind, ready: for whoever needs one of its own. Of several hosts, to the first that takes writes.
     pub(super) async fn connect(&self) -> Result<Connection, Failure> {
+        let (count, first) = (self.configs.len(), self.place.last.load(Ordering::Relaxed));
+        let mut failed = None;
+        for number in (first..count).chain(0..first) {
+            // Whoever waits may give up before a silent host does: the next one begins with another.
+            self.place.last.store((number + 1) % count, Ordering::Relaxed);
+            match self.connect_to(&self.configs[number]).await {
+                Ok(connection) => {
+                    self.place.last.store(number, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Err(failure) => failed = Some(failure),
+            }
+        }
+        Err(failed.expect("a URL names a host, or it is refused"))
+    }
+
+    async fn connect_to(&self, config: &Config) -> Result<Connection, Failure> {
         let within = self.place.connects_within();
         let connecting = async {
             let connection = match &self.place.tls {
-                None => open(&self.config, NoTls).await,
-                Some(tls) => open(&self.config, tls.clone()).await,
+                None => open(config, NoTls).await,
+                Some(tls) => open(config, tls.clone()).await,
             };
             let connection = connection.map_err(|error| Failure::of(&self.place, &error))?;
             self.set_up(&connection.client).await?;
