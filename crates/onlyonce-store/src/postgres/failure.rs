@@ -142,8 +142,7 @@ fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
         "25006" => (
             Unavailable,
             Left::Doubt,
-            "it is read-only or in recovery; point the URL at the primary, or add its host and \
-             target_session_attrs=read-write"
+            "it is read-only or in recovery; point the URL at the primary, or name all hosts in it"
                 .to_owned(),
         ),
         "53100" => (

@@ -252,7 +252,7 @@ impl Pool {
         };
         // The others are to the same server, and would still be answered: part of the looks would succeed.
         self.idle().clear();
-        let remedy = "point the URL at the primary, or add its host and target_session_attrs=read-write";
+        let remedy = "point the URL at the primary, or name all hosts in it";
         Err(Failure::refused(ErrorKind::Unavailable, format!("PostgreSQL at {shown} {trouble}; {remedy}")))
     }
 }

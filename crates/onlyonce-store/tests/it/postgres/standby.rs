@@ -63,6 +63,25 @@ async fn a_commit_that_the_standby_did_not_confirm_is_in_doubt_and_not_shown() {
     assert_eq!(standby.sql(rows), "1");
 }
 
+/// X05: the server's time-out for statements does not end that wait; ours does, and the commit is confirmed later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_waits_for_the_standby_is_given_up_here_and_goes_on_there() {
+    let (primary, standby) = servers();
+    let store = opened(&primary.url("postgres")).await;
+    put(&*store, "before").await;
+    standby.freeze();
+    let began = Instant::now();
+    let draft = draft("k", Effects::Opaque, completed(When::AfterWrite(HOUR)));
+    let error = insert(&*store, draft, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(!error.wrote_nothing(), "{error}");
+    assert!(began.elapsed() > Duration::from_secs(1), "the server had time to end it, and did not");
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    assert_eq!(primary.sql(waiting), "1", "it goes on there");
+    standby.thaw();
+    until("it is confirmed, and shown", async || matches!(store.load(id("k")).await, Ok(Some(_)))).await;
+}
+
 /// X01: of several hosts the one that takes writes is found, also where the first stands still and says nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_hosts_the_one_that_takes_writes_is_used() {
