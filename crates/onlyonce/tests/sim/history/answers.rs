@@ -4,6 +4,9 @@ use super::{Answer, Attempt, Broken, Checker, Completed, Effects, Said, Stored, 
 
 /// How soon a duplicate that waits hears of the answer, at the latest.
 const WOKEN_WITHIN_MS: u64 = 1_000;
+/// How soon after the last fault a node has found the store again, at the latest: a breaker that is open, and the longest
+/// pause of what is tried on.
+const FOUND_WITHIN_MS: u64 = 3_000;
 
 impl Checker<'_> {
     pub(super) fn answered(&mut self, request: u32, answer: &Answer) {
@@ -66,11 +69,14 @@ impl Checker<'_> {
 
     /// A local handler that has committed its completion and not come back yet: on its own node it still runs, and a
     /// duplicate there is told so until it ends, or its node ends it. What died with its node never comes back, and
-    /// is no excuse after its deadline.
+    /// is no excuse after its deadline. One that has come back while the store was away is known to be over once its node
+    /// has found the store again.
     fn goes_on_after_commit(&self) -> bool {
+        let is_found = self.healed_at.is_some_and(|healed_at| healed_at + FOUND_WITHIN_MS < self.now);
         let may_go_on = |attempt: &Attempt| {
             let ended_by = attempt.began_at + self.history.deadline_ms + WOKEN_WITHIN_MS;
-            !attempt.executed.is_empty() && attempt.ended.is_empty() && self.now <= ended_by
+            let is_over = if attempt.ended.is_empty() { self.now > ended_by } else { is_found };
+            !attempt.executed.is_empty() && !is_over
         };
         self.history.effects == Effects::Local && self.attempts.values().any(may_go_on)
     }

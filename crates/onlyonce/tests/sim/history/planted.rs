@@ -137,7 +137,7 @@ const AFTER_COMPLETED: &[(Broken, Effects, &str)] = &[
     (
         Broken::WaitedInVain,
         Effects::Local,
-        "6 healed; 7 sent 2 body 1; 1006 refused 2 idempotency_key_in_progress",
+        "6 healed; 3007 sent 2 body 1; 4006 refused 2 idempotency_key_in_progress",
     ),
     // Lost with its node after its commit: it cannot be running any more.
     (
