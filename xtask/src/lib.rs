@@ -1,3 +1,6 @@
-//! What tests of other packages need of the project's own commands: servers to test on.
+//! What tests of other packages need of the project's own commands: servers to test on, chance that can be repeated, and
+//! the checker of histories.
 
 pub mod engines;
+pub mod history;
+pub mod random;
