@@ -102,7 +102,11 @@ pub(super) fn lines(stage: &Arc<Stage>, nodes: &[Node], line: Line) {
 fn trouble(wire: &Wire, fault: OfLine, random: &Random) {
     match fault {
         OfLine::Cut => {
-            wire.refuse();
+            // Taken and dropped, or not taken at all: only of the latter it is certain that nothing was sent.
+            match random.percent(50) {
+                true => wire.refuse(),
+                false => wire.vanish(),
+            }
             thread::sleep(random.millis(100..=2_500));
         }
         OfLine::Held => {

@@ -49,7 +49,8 @@ impl Checker<'_> {
                     overlapped.iter().any(|used| used.completed.as_ref().is_some_and(|c| !is_kept(c)));
                 (self.watches_store && !is_so).then_some(Broken::NotStoredOfNothing)
             }
-            "upstream_outcome_unknown" if !has_run => Some(Broken::NotItsOwn),
+            // Between processes a request may be lost on its way to the handler, and that is doubt.
+            "upstream_outcome_unknown" if !has_run => self.watches_store.then_some(Broken::NotItsOwn),
             _ => None,
         };
         if let Some(name) = name {

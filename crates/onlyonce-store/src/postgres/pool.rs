@@ -25,7 +25,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessag
 use super::failure::{Failure, Left};
 use super::statement::{Statements, Verb};
 use super::url::Place;
-use crate::ErrorKind;
+use crate::{ErrorKind, failpoint};
 
 /// The oldest server that knows all we say.
 const SERVER_MIN: u32 = 13_00_00;
@@ -104,7 +104,10 @@ impl Pool {
     ) -> Result<Vec<Row>, Failure> {
         let mut pause = PAUSE;
         for _ in 0..RETRIES_MAX {
-            match self.query(verb, parameters).await {
+            failpoint!("postgres.write.before");
+            let answer = self.query(verb, parameters).await;
+            failpoint!("postgres.write.after");
+            match answer {
                 Err(failure) if failure.left == Left::Again => {}
                 answer => return answer,
             }
