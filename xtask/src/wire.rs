@@ -185,7 +185,8 @@ impl Shared {
             self.accept(&listener);
             drop(listener);
             let is_gone = |state: &mut State| state.is_gone && !state.is_over;
-            let state = self.changed.wait_while(self.state(), is_gone).unwrap_or_else(PoisonError::into_inner);
+            let state =
+                self.changed.wait_while(self.state(), is_gone).unwrap_or_else(PoisonError::into_inner);
             if state.is_over {
                 return;
             }
