@@ -91,7 +91,7 @@ mod tests {
         );
     }
 
-    /// R01, P01, P05, F06, S02, U03: each is planted, and each is found.
+    /// Each is planted, and each is found.
     #[test]
     fn planted_violations_are_found() {
         let planted = [

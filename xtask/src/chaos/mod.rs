@@ -53,6 +53,8 @@ use crate::Verdict;
 use crate::gateway;
 use crate::repository;
 
+const MINUTES: u64 = 2;
+const CLIENTS: u64 = 200;
 const TELL_EVERY: Duration = Duration::from_secs(10);
 /// So many clients' threads need little room each.
 const STACK_BYTES: usize = 256 << 10;
@@ -60,19 +62,27 @@ const STACK_BYTES: usize = 256 << 10;
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// How long things are broken; healing and judging come on top
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) minutes: u64,
+    #[arg(long, default_value_t = MINUTES, value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: u64,
     /// Which faults, keys and whims; one is drawn and printed where none is given
     #[arg(long)]
-    pub(crate) seed: Option<u64>,
+    seed: Option<u64>,
     /// How many clients there are at a time
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) clients: u64,
+    #[arg(long, default_value_t = CLIENTS, value_parser = clap::value_parser!(u64).range(1..))]
+    clients: u64,
     /// The report as JSON on stdout
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
+impl Arguments {
+    /// What the test command has time for.
+    pub(crate) fn brief() -> Self {
+        Self { minutes: MINUTES, seed: None, clients: CLIENTS, json: false }
+    }
+}
+
+/// F06, M01, M04, P01, P05, R01, R02, R05, R06, R07, S02, U02, U03, U04, X01, X03, X05: three nodes, whatever fails.
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let seed = arguments.seed.unwrap_or_else(drawn);
     eprintln!("chaos: seed {seed}, {} minutes, {} clients", arguments.minutes, arguments.clients);
