@@ -174,8 +174,12 @@ impl World {
                 self.nodes.iter().for_each(Node::look);
                 let (keys, fired) = (self.stage.subjects().len(), self.stage.tally().fired());
                 let requests = self.stage.requests();
+                let wrongs = match self.stage.wrongs().len() {
+                    0 => String::new(),
+                    count => format!("  {count} WRONG"),
+                };
                 eprintln!(
-                    "{:>5} s  {requests:>7} requests  {keys:>6} keys  {fired:>5} faults",
+                    "{:>5} s  {requests:>7} requests  {keys:>6} keys  {fired:>5} faults{wrongs}",
                     (now - began).as_secs()
                 );
             }

@@ -142,9 +142,8 @@ impl Stage {
         self.requests.load(Ordering::SeqCst)
     }
 
-    /// Something that breaks a promise and is in no key's history.
+    /// Something that breaks a promise.
     pub(super) fn wrong(&self, what: String) {
-        eprintln!("WRONG: {what}");
         locked(&self.wrongs).push(what);
     }
 
