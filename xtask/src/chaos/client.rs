@@ -9,7 +9,7 @@ use xtask::random::Random;
 
 use super::exchange::{Manner, Request, exchange, told};
 use super::service::{MISUSE, REQUEST};
-use super::stage::{Stage, Subject, name};
+use super::stage::{Stage, Subject};
 
 /// A client gives a key up after so many tries; somebody comes back for it in the end.
 const TRIES: std::ops::RangeInclusive<u64> = 1..=6;
@@ -32,7 +32,8 @@ impl Client {
             let subject = match self.random.within(1..=100) {
                 1..=6 => None,
                 7..=40 => Some(self.stage.new_subject()),
-                41..=92 => self.stage.hot_subject(&self.random),
+                41..=48 => self.stage.brief_subject(&self.random),
+                49..=92 => self.stage.hot_subject(&self.random),
                 _ => self.stage.old_subject(&self.random),
             };
             match subject {
@@ -121,7 +122,7 @@ pub(super) fn ask(
 ) -> Option<Answer> {
     let request = stage.next_request();
     let (number, credentials) = (request.to_string(), format!("Bearer {}", subject.caller));
-    let path = format!("/{}", name(subject.effects));
+    let path = format!("/{}", subject.kind.name());
     let body = format!(r#"{{"order":"{}","amount":{}}}"#, subject.key, question.body);
     let mut headers = vec![
         ("Authorization", credentials.as_str()),

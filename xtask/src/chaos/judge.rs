@@ -11,8 +11,9 @@ pub(super) fn judge(history: &History, charges: usize, end: End) -> Vec<String> 
     if executed != charges {
         broken.push(format!("the history has {executed} effects, and the ledger {charges}"));
     }
-    if charges > 1 {
-        broken.push(format!("the ledger has {charges} effects"));
+    let uses = 1 + history.events.iter().filter(|event| event.what == What::Expired).count();
+    if charges > uses {
+        broken.push(format!("the ledger has {charges} effects for {uses} uses of the key"));
     }
     match (end, charges) {
         (End::Completed(200..=299) | End::CompletedUnkept, 0) => {
@@ -89,6 +90,16 @@ mod tests {
             [""; 0],
             "whether it may be unknown is the history's to say"
         );
+    }
+
+    #[test]
+    fn a_key_that_expired_may_be_used_anew_and_only_then() {
+        let again = [sent(2, 2), began(2, 2), executed(2, "b"), ended(2, "b"), answered(2, "b", false)];
+        let anew: Vec<_> = [What::Expired].iter().chain(&again).cloned().collect();
+        assert_eq!(judge(&after_told(Effects::Opaque, &anew), 2, KEPT), [""; 0]);
+        assert!(!judge(&after_told(Effects::Opaque, &again), 2, KEPT).is_empty());
+        let twice: Vec<_> = anew.iter().cloned().chain([executed(2, "c")]).collect();
+        assert!(!judge(&after_told(Effects::Opaque, &twice), 3, KEPT).is_empty());
     }
 
     /// Each is planted, and each is found.

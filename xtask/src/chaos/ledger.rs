@@ -11,8 +11,9 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result};
-use xtask::history::{Effects, Said};
+use xtask::history::Said;
 
+use super::kind::Kind;
 use super::stage::{Subject, locked};
 
 pub(super) struct Ledger {
@@ -56,14 +57,14 @@ impl Ledger {
 
     /// Keyed work ended without its effect: it is as if it had never come.
     pub(super) fn forget(&self, subject: &Subject) {
-        if subject.effects == Effects::Keyed {
+        if subject.kind == Kind::Keyed {
             locked(&self.booked).remembered.remove(&subject.number);
         }
     }
 
     /// What keyed work came to, whether or not it had an effect.
     pub(super) fn remember(&self, subject: &Subject, said: &Said) {
-        if subject.effects == Effects::Keyed {
+        if subject.kind == Kind::Keyed {
             locked(&self.booked).remembered.insert(subject.number, Some(said.clone()));
         }
     }

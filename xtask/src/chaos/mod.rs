@@ -20,6 +20,7 @@ mod ending;
 mod exchange;
 mod fault;
 mod judge;
+mod kind;
 mod ledger;
 mod node;
 mod report;
@@ -200,13 +201,15 @@ impl World {
         witness::read(&self.server, stage)?;
         witness::compare(&self.server, stage, &ends);
         let charges = self.service.ledger.charges();
+        let expired = witness::expired(&self.server)?;
         let mut told = String::new();
         for (subject, end) in &ends {
             let charges = charges.get(&subject.number).copied().unwrap_or(0);
-            let kind = stage::name(subject.effects);
+            let kind = subject.kind.name();
             stage.tally().end(kind, end.name());
             stage.tally().effects(kind, charges as u64);
-            let history = subject.history();
+            let expired = expired.get(&subject.key).map_or(&[][..], Vec::as_slice);
+            let history = subject.history(stage, expired);
             let broken = judge::judge(&history, charges, *end);
             if !broken.is_empty() {
                 stage.wrong(format!("{}/{}: {}", subject.caller, subject.key, broken.join("; ")));

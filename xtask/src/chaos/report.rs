@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 use xtask::history::History;
 
-use super::stage::{Stage, Subject, name};
+use super::stage::{Stage, Subject};
 use super::tally::Tally;
 
 /// So many stories of broken keys are printed; all of them are in the folder of the run.
@@ -69,13 +69,13 @@ impl Report {
 
 /// A key's whole history.
 pub(super) fn story(subject: &Subject, history: &History, broken: &[String], notes: &str) -> String {
-    let Subject { caller, key, effects, .. } = subject;
+    let Subject { caller, key, kind, .. } = subject;
     let events: String =
         history.events.iter().enumerate().map(|(index, event)| format!("{index:>5} {event}\n")).collect();
     let broken = broken.join("\n  ");
     format!(
         "\n== {caller}/{key}, {}\n  {broken}\n{events}what the store wrote for this key:\n{notes}\n",
-        name(*effects)
+        kind.name()
     )
 }
 

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
-use xtask::history::{Effects, Meaning, Said, What};
+use xtask::history::{Meaning, Said, What};
 use xtask::random::Random;
 
+use super::kind::Kind;
 use super::ledger::{Arrival, Ledger};
 use super::settings::RESPONSE_BYTES_MAX;
-use super::stage::{Stage, Subject, name};
+use super::stage::{Stage, Subject};
 use super::whim::Whim;
 
 /// A client that misuses a key marks its request with this: the service must never see it.
@@ -96,7 +97,7 @@ impl Service {
         self.stage.note(subject, What::Began { request: *request, token: *token });
         let whim = if self.stage.is_faulty() { Whim::of(&random) } else { Whim::Plain };
         self.stage.tally().whim(whim);
-        if subject.effects == Effects::Keyed {
+        if subject.kind == Kind::Keyed {
             match self.ledger.arrive(subject) {
                 Arrival::First => {}
                 Arrival::Busy => {
@@ -118,7 +119,7 @@ impl Service {
         let caller = header("authorization").strip_prefix("Bearer ").unwrap_or_default();
         let key = header("idempotency-key").trim_matches('"');
         let subject = self.stage.subject(caller, key);
-        let subject = subject.filter(|subject| call.path == format!("/{}", name(subject.effects)));
+        let subject = subject.filter(|subject| call.path == format!("/{}", subject.kind.name()));
         let handle = header("onlyonce-token");
         let is_misuse = !header(MISUSE).is_empty();
         match (subject, header(REQUEST).parse()) {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::stage::{KINDS, name};
+use super::kind::Kind;
 
 /// How many gateways share the database.
 pub(super) const NODES: usize = 3;
@@ -24,16 +24,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(14);
 /// The file that every node reads.
 pub(super) fn file() -> String {
     let (lease, deadline) = (LEASE.as_secs(), DEADLINE.as_secs());
-    let routes = KINDS.map(|effects| {
-        let name = name(effects);
-        format!("[[route]]\nmatch = \"POST /{name}\"\neffects = \"{name}\"\n")
-    });
+    let routes = Kind::ALL.map(Kind::route);
     format!(
         "stop_after = \"3s\"\n\
          [policy]\nrequired = true\nlease = \"{lease}s\"\ndeadline = \"{deadline}s\"\nhorizon = \"1s\"\n\
          store_timeout = \"1s\"\nwait_max = \"4s\"\nretention = \"24h\"\ndownstream_retention = \"23h\"\n\
          response_bytes_max = \"{}KiB\"\n\
-         [background]\nsweep_every = \"1s\"\nreap_every = \"5s\"\n{}",
+         [background]\nsweep_every = \"1s\"\nreap_every = \"2s\"\n{}",
         RESPONSE_BYTES_MAX >> 10,
         routes.concat()
     )

@@ -3,37 +3,38 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use xtask::history::{Effects, Event, History, What};
+use xtask::history::{Event, History, What};
 use xtask::random::Random;
 
+use super::kind::Kind;
 use super::settings::{DEADLINE, DOWNSTREAM_REMEMBERS, SWEPT_WITHIN};
 use super::tally::Tally;
 
-/// The kinds of work that the gateway can be honest about today: `local` needs the completion in the application's own
-/// transaction, which there is no function for yet.
-pub(super) const KINDS: [Effects; 3] = [Effects::Opaque, Effects::Keyed, Effects::Queryable];
 const CALLERS: [&str; 4] = ["ann", "bob", "cho", "dia"];
 /// Of a hundred keys, so many are used by a second caller too.
 const SHARED_PERCENT: u64 = 20;
 /// What is still hot: so many keys back, several clients meet at one.
 const HOT: usize = 60;
+/// So many brief keys are in use at a time.
+const BRIEF: usize = 40;
 
 /// A key of one caller.
 pub(super) struct Subject {
     pub(super) number: usize,
-    pub(super) effects: Effects,
+    pub(super) kind: Kind,
     pub(super) caller: &'static str,
     pub(super) key: String,
     /// Whether another caller had it first.
     is_shared: bool,
-    events: Mutex<Vec<Event>>,
+    /// With the moment of each, in microseconds of the system's clock, which is PostgreSQL's too.
+    events: Mutex<Vec<(u64, What)>>,
 }
 
 pub(super) struct Stage {
     pub(super) seed: u64,
-    started: Instant,
+    started_at: u64,
     is_faulty: AtomicBool,
     subjects: Mutex<Vec<Arc<Subject>>>,
     by_name: Mutex<HashMap<(String, String), Arc<Subject>>>,
@@ -47,7 +48,7 @@ impl Stage {
     pub(super) fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self {
             seed,
-            started: Instant::now(),
+            started_at: now_micros(),
             is_faulty: AtomicBool::new(true),
             subjects: Mutex::default(),
             by_name: Mutex::default(),
@@ -74,7 +75,7 @@ impl Stage {
     }
 
     pub(super) fn elapsed(&self) -> Duration {
-        self.started.elapsed()
+        Duration::from_micros(now_micros().saturating_sub(self.started_at))
     }
 
     /// A key that nobody has used yet: what it is follows from the seed and its number.
@@ -82,8 +83,12 @@ impl Stage {
         let mut subjects = locked(&self.subjects);
         let number = subjects.len();
         let random = self.random("subject", number as u64);
-        let effects = random.pick(&KINDS);
-        let before = subjects.last().filter(|before| !before.is_shared && random.percent(SHARED_PERCENT));
+        let kind = Kind::of(&random);
+        let before = subjects.last().filter(|before| {
+            // The database's notes are read by key, and those of brief keys one by one.
+            let is_brief = kind == Kind::Brief || before.kind == Kind::Brief;
+            !is_brief && !before.is_shared && random.percent(SHARED_PERCENT)
+        });
         let (caller, key) = match before {
             Some(before) => {
                 let others: Vec<_> = CALLERS.into_iter().filter(|caller| *caller != before.caller).collect();
@@ -92,7 +97,7 @@ impl Stage {
             None => (random.pick(&CALLERS), format!("order-{number}")),
         };
         let is_shared = before.is_some();
-        let subject = Arc::new(Subject { number, effects, caller, key, is_shared, events: Mutex::default() });
+        let subject = Arc::new(Subject { number, kind, caller, key, is_shared, events: Mutex::default() });
         let name = (subject.caller.to_owned(), subject.key.clone());
         locked(&self.by_name).insert(name, subject.clone());
         subjects.push(subject.clone());
@@ -104,6 +109,14 @@ impl Stage {
         let subjects = locked(&self.subjects);
         let hot = &subjects[subjects.len().saturating_sub(HOT)..];
         (!hot.is_empty()).then(|| hot[random.index(hot.len())].clone())
+    }
+
+    /// A key that is kept for some seconds only.
+    pub(super) fn brief_subject(&self, random: &Random) -> Option<Arc<Subject>> {
+        let subjects = locked(&self.subjects);
+        let brief = subjects.iter().rev().filter(|subject| subject.kind == Kind::Brief).take(BRIEF);
+        let brief: Vec<_> = brief.collect();
+        (!brief.is_empty()).then(|| brief[random.index(brief.len())].clone())
     }
 
     /// Any key there has been.
@@ -121,10 +134,9 @@ impl Stage {
     }
 
     pub(super) fn note(&self, subject: &Subject, what: What) {
-        let mut events = locked(&subject.events);
         // Under the lock, so that the order of the moments is the order of the list.
-        let at = u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX);
-        events.push(Event { at, what });
+        let mut events = locked(&subject.events);
+        events.push((now_micros(), what));
     }
 
     /// Tokens are random bits: a history that is to be read numbers them.
@@ -157,36 +169,37 @@ impl Stage {
 }
 
 impl Subject {
-    /// All that has happened to it, as the checker reads it.
-    pub(super) fn history(&self) -> History {
+    /// All that has happened to it, as the checker reads it; with the moments at which the database saw it expire.
+    pub(super) fn history(&self, stage: &Stage, expired: &[u64]) -> History {
+        let mut events = locked(&self.events).clone();
+        events.extend(expired.iter().map(|at| (*at, What::Expired)));
+        // Stable: what has one moment stays in its order.
+        events.sort_by_key(|(at, _)| *at);
+        let since = |at: u64| at.saturating_sub(stage.started_at) / 1_000;
+        let events = events.into_iter().map(|(at, what)| Event { at: since(at), what }).collect();
         History {
-            effects: self.effects,
+            effects: self.kind.effects(),
             remembers_ms: millis(DOWNSTREAM_REMEMBERS),
             swept_within_ms: millis(SWEPT_WITHIN),
             deadline_ms: millis(DEADLINE),
             is_over: true,
-            events: locked(&self.events).clone(),
+            events,
         }
     }
 
     /// How often it reached the service so far.
     pub(super) fn calls(&self) -> usize {
-        locked(&self.events).iter().filter(|event| matches!(event.what, What::Began { .. })).count()
-    }
-}
-
-/// As in the settings of a route, and in its path.
-pub(super) const fn name(effects: Effects) -> &'static str {
-    match effects {
-        Effects::Local => "local",
-        Effects::Keyed => "keyed",
-        Effects::Queryable => "queryable",
-        Effects::Opaque => "opaque",
+        locked(&self.events).iter().filter(|(_, what)| matches!(what, What::Began { .. })).count()
     }
 }
 
 /// Counts by what was counted, in the order of their names.
 pub(super) type Counts = BTreeMap<String, u64>;
+
+fn now_micros() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+}
 
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)

@@ -7,11 +7,13 @@ use super::stage::Counts;
 use super::whim::Whim;
 
 /// What the product must have been driven into in a minute, at least so often; in [`Tally::missing`].
-const DRIVEN_PER_MINUTE: [(&str, u64); 9] = [
+const DRIVEN_PER_MINUTE: [(&str, u64); 11] = [
     ("a lease lapsed", 3),
     ("ran again", 5),
     ("became unknown", 5),
     ("a lease was renewed", 3),
+    ("expired, and reaped", 5),
+    ("expired, and used anew", 5),
     ("replayed", 50),
     ("idempotency_key_in_progress", 10),
     ("idempotency_key_reused", 10),

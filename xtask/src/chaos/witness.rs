@@ -2,27 +2,28 @@
 //! killed can count.
 //!
 //! The note is of the same transaction as the write, so it is there exactly if the write is. It shows states by name and
-//! not whose token wrote, so what is judged here is only what holds for every key of this run: nothing expires in it, and
-//! nobody gives verdicts.
+//! not whose token wrote, so what is judged here is only what holds for every key: what is completed stays until it has
+//! expired, and nobody gives verdicts in this run. And it alone knows when a key expired, and was reaped or used anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context, Result};
 use xtask::engines::postgres::Server;
 
 use super::ending::End;
-use super::stage::{Stage, Subject, name};
+use super::kind::Kind;
+use super::stage::{Stage, Subject};
 
 const INSTALL: &str = "
     CREATE TABLE witness (
         number bigserial PRIMARY KEY, at timestamptz NOT NULL, route text, key text NOT NULL,
-        was text, state text, is_lapsed boolean NOT NULL
+        was text, state text, is_due boolean NOT NULL
     );
     CREATE FUNCTION witness() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        INSERT INTO witness (at, route, key, was, state, is_lapsed) VALUES (
+        INSERT INTO witness (at, route, key, was, state, is_due) VALUES (
             clock_timestamp(), coalesce(NEW.route, OLD.route), coalesce(NEW.key, OLD.key), OLD.state, NEW.state,
-            coalesce(OLD.state = 'running' AND OLD.due_at <= clock_timestamp(), false)
+            coalesce(OLD.due_at <= clock_timestamp(), false)
         );
         RETURN NULL;
     END $$;
@@ -30,15 +31,21 @@ const INSTALL: &str = "
         FOR EACH ROW EXECUTE FUNCTION witness();
 ";
 const MOVES: &str = "
-    SELECT coalesce(was, 'nothing'), coalesce(state, 'nothing'), is_lapsed, count(*) FROM witness GROUP BY 1, 2, 3
+    SELECT coalesce(was, 'nothing'), coalesce(state, 'nothing'), is_due, count(*) FROM witness GROUP BY 1, 2, 3
 ";
-const STANDS: &str = "SELECT route, state, count(*) FROM onlyonce_record GROUP BY 1, 2";
+const STANDS: &str =
+    "SELECT route, state, count(*) FROM onlyonce_record WHERE route <> 'POST /brief' GROUP BY 1, 2";
+/// Finished and past its end, and then deleted, or reserved as if it had never been.
+const EXPIRED: &str = "
+    SELECT key, (extract(epoch FROM at) * 1000000)::bigint FROM witness
+    WHERE was IN ('completed', 'retryable') AND is_due AND (state IS NULL OR state = 'running') ORDER BY number
+";
 
-/// From one state to another, by name, and whether the lease had lapsed.
+/// From one state to another, by name, and whether its lease had lapsed, or its retention was over.
 struct Move {
     was: String,
     state: String,
-    is_lapsed: bool,
+    is_due: bool,
     times: u64,
 }
 
@@ -62,11 +69,21 @@ pub(super) fn read(server: &Server, stage: &Stage) -> Result<()> {
     Ok(())
 }
 
+/// When the keys that expired did so, each time, in microseconds of the database's clock.
+pub(super) fn expired(server: &Server) -> Result<HashMap<String, Vec<u64>>> {
+    let mut expired: HashMap<_, Vec<_>> = HashMap::new();
+    for line in server.sql(EXPIRED).lines() {
+        let (key, at) = line.split_once('|').with_context(|| format!("no note of an expiry: {line:?}"))?;
+        expired.entry(key.to_owned()).or_default().push(at.parse()?);
+    }
+    Ok(expired)
+}
+
 /// What was written about one key, of whichever caller, for whoever reads a failed run.
 pub(super) fn notes(server: &Server, subject: &Subject) -> String {
     let key = &subject.key;
     server.sql(&format!(
-        "SELECT at, route, coalesce(was, 'nothing') || ' -> ' || coalesce(state, 'nothing'), is_lapsed FROM witness \
+        "SELECT at, route, coalesce(was, 'nothing') || ' -> ' || coalesce(state, 'nothing'), is_due FROM witness \
          WHERE key = '{key}' ORDER BY number"
     ))
 }
@@ -74,13 +91,13 @@ pub(super) fn notes(server: &Server, subject: &Subject) -> String {
 /// Clients and the store must agree on how many keys of each kind have ended how.
 pub(super) fn compare(server: &Server, stage: &Stage, ends: &[(std::sync::Arc<Subject>, End)]) {
     let mut told = BTreeMap::new();
-    for (subject, end) in ends {
+    for (subject, end) in ends.iter().filter(|(subject, _)| subject.kind != Kind::Brief) {
         let state = match end {
             End::Completed(_) | End::CompletedUnkept => "completed",
             End::Unknown => "unknown",
             End::Never => "nowhere",
         };
-        *told.entry(format!("POST /{}|{state}", name(subject.effects))).or_insert(0_u64) += 1;
+        *told.entry(format!("POST /{}|{state}", subject.kind.name())).or_insert(0_u64) += 1;
     }
     let stands = server.sql(STANDS);
     let stands: BTreeMap<_, _> = stands.lines().filter_map(|line| line.rsplit_once('|')).collect();
@@ -95,19 +112,21 @@ fn parsed(line: &str) -> Option<Move> {
     let mut parts = line.split('|');
     let mut next = || parts.next();
     let (was, state) = (next()?.to_owned(), next()?.to_owned());
-    Some(Move { was, state, is_lapsed: next()? == "t", times: next()?.parse().ok()? })
+    Some(Move { was, state, is_due: next()? == "t", times: next()?.parse().ok()? })
 }
 
 impl Move {
     /// What it is counted as.
     fn names(&self) -> Vec<&'static str> {
         let mut names = Vec::new();
-        if self.is_lapsed {
+        if self.is_due && self.was == "running" {
             names.push("a lease lapsed");
         }
         match (self.was.as_str(), self.state.as_str()) {
+            ("completed" | "retryable", "nothing") => names.push("expired, and reaped"),
+            ("completed" | "retryable", "running") if self.is_due => names.push("expired, and used anew"),
             ("nothing", "running") => names.push("reserved"),
-            ("running", "running") if !self.is_lapsed => names.push("a lease was renewed"),
+            ("running", "running") if !self.is_due => names.push("a lease was renewed"),
             ("running" | "retryable", "running") => names.push("ran again"),
             ("running" | "retryable", "unknown") => names.push("became unknown"),
             ("running", "retryable") => names.push("became retryable"),
@@ -121,8 +140,9 @@ impl Move {
 
     fn is_wrong(&self) -> Option<&'static str> {
         match (self.was.as_str(), self.state.as_str()) {
-            ("completed", _) => Some("what is completed is not written again"),
-            (_, "nothing") => Some("nothing expires in this run, and it was deleted"),
+            ("completed" | "retryable", "nothing" | "running") if self.is_due => None,
+            ("completed", _) => Some("what is completed is not written again until it has expired"),
+            (_, "nothing") => Some("it was deleted, and had not expired"),
             ("unknown", "running") => Some("it ran in doubt, and nobody gave a verdict"),
             ("nothing", "completed" | "unknown" | "retryable") => Some("nobody had reserved it"),
             _ => None,
@@ -145,6 +165,8 @@ mod tests {
         assert_eq!(seen("running|running|f|3"), (vec!["a lease was renewed"], false));
         assert_eq!(seen("running|running|t|3"), (vec!["a lease lapsed", "ran again"], false));
         assert_eq!(seen("running|unknown|t|3"), (vec!["a lease lapsed", "became unknown"], false));
+        assert_eq!(seen("completed|running|t|3"), (vec!["expired, and used anew"], false));
+        assert_eq!(seen("completed|nothing|t|3"), (vec!["expired, and reaped"], false));
         assert_eq!(seen("unknown|completed|f|3"), (vec!["completed late: the late truth"], false));
     }
 
@@ -154,6 +176,8 @@ mod tests {
             "completed|running|f|1",
             "completed|completed|f|1",
             "completed|nothing|f|1",
+            "unknown|nothing|t|1",
+            "running|nothing|t|1",
             "unknown|running|f|1",
             "nothing|completed|f|1",
         ] {
