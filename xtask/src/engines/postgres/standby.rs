@@ -19,7 +19,7 @@ impl Server {
     pub fn start_standby(&self) -> Result<Owned, String> {
         let standby = Self::in_folder(own_folder()?)?;
         let data = standby.folder.join("data");
-        fs::create_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))?;
+        fs::create_dir_all(&standby.folder).map_err(|error| format!("{}: {error}", data.display()))?;
         give_away(&standby.folder)?;
         let port = self.port.to_string();
         let mut copy = as_user(&self.binaries.join("pg_basebackup"));
