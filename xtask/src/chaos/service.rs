@@ -240,3 +240,69 @@ fn send(mut stream: &TcpStream, said: &Said, only: Option<usize>) -> Then {
         Err(_) => Then::Close,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::kind::Kind;
+    use super::*;
+
+    /// A service whose faults are over, so that it has no whims, and a key of this kind.
+    fn calm(kind: Kind) -> (Arc<Stage>, Arc<Service>, u16, Arc<Subject>) {
+        let stage = Stage::new(7);
+        stage.end_faults();
+        let folder =
+            std::env::temp_dir().join(format!("onlyonce-chaos-{}-{}", std::process::id(), kind.name()));
+        let ledger = Ledger::open(&folder).unwrap();
+        std::fs::remove_file(&folder).unwrap();
+        let (service, port) = Service::start(&stage, ledger).unwrap();
+        let subject = std::iter::repeat_with(|| stage.new_subject()).find(|subject| subject.kind == kind);
+        (stage, service, port, subject.unwrap())
+    }
+
+    /// What it answers to one attempt; empty where it breaks off.
+    fn call(port: u16, subject: &Subject, token: &str, extra: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let body = r#"{"order":"x","amount":1}"#;
+        let (path, caller, key) = (subject.kind.name(), subject.caller, &subject.key);
+        write!(
+            stream,
+            "POST /{path} HTTP/1.1\r\nAuthorization: Bearer {caller}\r\nIdempotency-Key: {key}\r\nOnlyonce-Token: {token}\r\n\
+             X-Request: 1\r\n{extra}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        // It keeps the connection: what is asked next has to end it.
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn charges(service: &Service, subject: &Subject) -> usize {
+        service.ledger.charges().get(&subject.number).copied().unwrap_or(0)
+    }
+
+    #[test]
+    fn opaque_work_is_done_each_time_it_is_asked_for() {
+        let (stage, service, port, subject) = calm(Kind::Opaque);
+        let answers = [call(port, &subject, "a", ""), call(port, &subject, "b", "")];
+        assert!(answers[0].starts_with("HTTP/1.1 201") && answers[0] != answers[1], "{answers:?}");
+        assert_eq!((charges(&service, &subject), stage.wrongs().len()), (2, 0));
+        assert!(service.is_idle());
+    }
+
+    #[test]
+    fn keyed_work_is_done_once_and_answered_alike() {
+        let (_, service, port, subject) = calm(Kind::Keyed);
+        assert_eq!(call(port, &subject, "a", ""), call(port, &subject, "b", ""));
+        assert_eq!(charges(&service, &subject), 1);
+    }
+
+    #[test]
+    fn what_a_gateway_should_have_refused_is_told_on() {
+        let (stage, service, port, subject) = calm(Kind::Queryable);
+        assert_eq!(call(port, &subject, "a", "X-Misuse: 1\r\n"), "");
+        assert_eq!(call(port, &subject, "", ""), "");
+        assert_eq!((charges(&service, &subject), stage.wrongs().len()), (0, 2));
+    }
+}

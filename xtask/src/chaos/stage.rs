@@ -1,6 +1,6 @@
 //! What everybody in a run shares: the keys and what happened to each, numbers, counts, and whether faults may happen.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -193,9 +193,6 @@ impl Subject {
     }
 }
 
-/// Counts by what was counted, in the order of their names.
-pub(super) type Counts = BTreeMap<String, u64>;
-
 fn now_micros() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
@@ -208,4 +205,48 @@ fn millis(span: Duration) -> u64 {
 /// What is behind a lock is whole after every step: whoever panicked has not left half of it.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(seed: u64) -> Vec<(Kind, &'static str, String)> {
+        let stage = Stage::new(seed);
+        let subjects = (0..200).map(|_| stage.new_subject());
+        subjects.map(|subject| (subject.kind, subject.caller, subject.key.clone())).collect()
+    }
+
+    #[test]
+    fn keys_follow_from_the_seed() {
+        assert_eq!(keys(7), keys(7));
+        assert_ne!(keys(7), keys(8));
+    }
+
+    #[test]
+    fn some_keys_have_two_callers_and_no_caller_has_one_twice() {
+        let keys = keys(7);
+        let mut names: Vec<_> = keys.iter().map(|(_, caller, key)| (key, caller)).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), keys.len());
+        let mut texts: Vec<_> = names.into_iter().map(|(key, _)| key).collect();
+        texts.dedup();
+        assert!(texts.len() < keys.len(), "no key is shared");
+    }
+
+    #[test]
+    fn an_expiry_takes_its_place_in_the_history() {
+        let stage = Stage::new(7);
+        let subject = stage.new_subject();
+        stage.note(&subject, What::Sent { request: 1, body: 1 });
+        let between = now_micros() + 1;
+        while now_micros() <= between {
+            std::thread::yield_now();
+        }
+        stage.note(&subject, What::HungUp { request: 1 });
+        let events = subject.history(&stage, &[between]).events;
+        let events: Vec<_> = events.into_iter().map(|event| event.what).collect();
+        assert_eq!(events, [What::Sent { request: 1, body: 1 }, What::Expired, What::HungUp { request: 1 }]);
+    }
 }

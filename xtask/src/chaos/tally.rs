@@ -1,9 +1,10 @@
 //! How often what was done, said and broken: a run in which too little went wrong proves nothing.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::fault::Fault;
-use super::stage::Counts;
 use super::whim::Whim;
 
 /// What the product must have been driven into in a minute, at least so often; in [`Tally::missing`].
@@ -23,19 +24,22 @@ const DRIVEN_PER_MINUTE: [(&str, u64); 11] = [
 /// Every kind of fault and every whim fires so often in a minute, at least.
 const FIRED_PER_MINUTE: u64 = 1;
 
+/// By what was counted, in the order of their names.
+type Counts = BTreeMap<String, u64>;
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     /// What became of requests: statuses and codes, and what clients did.
-    pub(super) answers: Counts,
-    pub(super) faults: Counts,
+    answers: Counts,
+    faults: Counts,
     whims: Counts,
     nodes: Counts,
     /// What the store was seen to write.
-    pub(super) writes: Counts,
+    writes: Counts,
     /// How the keys ended, by kind.
-    pub(super) ends: Counts,
+    ends: Counts,
     /// Work done, by kind.
-    pub(super) effects: Counts,
+    effects: Counts,
     replays: u64,
 }
 

@@ -126,3 +126,31 @@ fn trouble(wire: &Wire, fault: OfLine, random: &Random) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dealt(seed: u64, count: usize) -> Vec<OfNode> {
+        let stage = Stage::new(seed);
+        let mut lane = Lane::new(&stage, "nodes", &OfNode::ALL);
+        (0..count).filter_map(|_| lane.next(0..=0, Fault::Node)).collect()
+    }
+
+    #[test]
+    fn faults_follow_from_the_seed_and_each_kind_comes_before_any_comes_again() {
+        assert_eq!(dealt(7, 40), dealt(7, 40));
+        assert_ne!(dealt(7, 40), dealt(8, 40));
+        for round in dealt(7, 40).chunks(OfNode::ALL.len()) {
+            assert!(OfNode::ALL.iter().all(|kind| round.contains(kind)), "{round:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_new_is_broken_once_faults_have_stopped() {
+        let stage = Stage::new(7);
+        stage.end_faults();
+        assert_eq!(Lane::new(&stage, "nodes", &OfNode::ALL).next(0..=0, Fault::Node), None);
+        assert_eq!(stage.tally().fired(), 0);
+    }
+}
