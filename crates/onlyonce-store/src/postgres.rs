@@ -17,6 +17,7 @@
 //!    is lost comes back with the record it was lost to (`statement.rs`).
 //! 2. **Many writes, one commit** ([`crate::batch`], `write.rs`): what comes while a commit is under way goes into the
 //!    next. No batch waits for one row, and one bad row fails alone.
+//!    So do looks (`look.rs`): a thousand records that are watched take two connections and not a thousand.
 //! 3. **The clock is the server's.** No node's clock decides anything.
 //! 4. **An answer that was lost is `Unavailable`** (`pool.rs`): the write may have been committed. Whoever asked looks,
 //!    and recognises its own revision or token. So is a commit that a standby was to confirm and did not.
@@ -30,6 +31,7 @@
 
 mod failure;
 mod letters;
+mod look;
 mod migration;
 mod pool;
 mod reap;
@@ -49,14 +51,15 @@ pub use migration::Migration;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
 use tokio::sync::Semaphore;
 
+use self::look::Looked;
 use self::pool::{Plans, Pool, Tuning};
 use self::row::{Stored, Swap};
-use self::statement::Statements;
+use self::statement::{Statements, Verb};
 use self::url::Place;
 use self::write::Answer;
 use crate::batch::{Batcher, Limits};
 use crate::outbox::{Claimed, Message, Outbox, Settled};
-use crate::{Change, Error, Expired, Page, Query, Store, Swapped};
+use crate::{Change, Epoch, Error, Expired, Page, Query, Store, Swapped};
 
 /// How a database is used. Every value works; the defaults were measured.
 #[derive(Clone, Debug)]
@@ -85,6 +88,8 @@ impl Default for Options {
 
 /// How much goes together. Four batches in flight were slower than two.
 const LIMITS: Limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
+/// The same for looks, which are few bytes to ask. Two connections at most, and none of them for long.
+const LOOKS: Limits = Limits { rows_max: 128, bytes_max: usize::MAX, in_flight_max: 2 };
 /// How long a batch waits where somebody inserts one of its records right now.
 const BATCH_LOCK_WAIT: Duration = Duration::from_millis(50);
 /// Connections for sweeper, reaper, relay and operators, and how long the server may work for them.
@@ -94,6 +99,7 @@ const BEHIND_TIMEOUT: Duration = Duration::from_secs(60);
 /// The engine for many nodes; see the module's documentation.
 pub struct Postgres {
     swaps: Batcher<Swap, Answer>,
+    looks: Batcher<Id, Looked>,
     /// Looks, and writes that go alone.
     front: Arc<Pool>,
     /// Half of its connections: a row that somebody holds keeps nobody from looking at another.
@@ -131,8 +137,13 @@ impl Postgres {
             let batches = batches.clone();
             async move { write::together(&batches, swaps).await }
         });
+        let looking = front.clone();
+        let looks = Batcher::new(LOOKS, move |ids: Vec<Id>| {
+            let looking = looking.clone();
+            async move { look::together(&looking, ids).await }
+        });
         let alone = Arc::new(Semaphore::new(options.connections.div_ceil(2).max(1)));
-        Ok(Self { swaps, front, alone, behind, place, expired: options.expired })
+        Ok(Self { swaps, looks, front, alone, behind, place, expired: options.expired })
     }
 
     /// What a URL names, as it may be shown: hosts, ports and database, and nothing that is secret.
@@ -169,11 +180,16 @@ impl Postgres {
 impl Store for Postgres {
     async fn prepare(&self) -> Result<(), Error> {
         let mut connection = self.behind.connect().await?;
-        Ok(migration::run(&mut connection.client, &self.place).await?)
+        migration::run(&mut connection.client, &self.place).await?;
+        // What a role was not granted is told now, and not by a cache that nobody ever uses.
+        self.epoch().await.map(drop)
     }
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
-        write::load(&self.front, id).await?.map(Stored::seen).transpose()
+        match self.looks.ask(0, id).await? {
+            Looked::Seen(seen) => Ok(seen),
+            Looked::Alone => look::alone(&self.front, id).await,
+        }
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
@@ -198,6 +214,14 @@ impl Store for Postgres {
 
     async fn count(&self) -> Result<Vec<(StateName, u64)>, Error> {
         scan::count(&self.behind).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        look::epoch(self.front.query(Verb::Epoch, &[]).await?.first())
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        look::epoch(self.front.write(Verb::RaiseEpoch, &[]).await?.first()).map(drop)
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
