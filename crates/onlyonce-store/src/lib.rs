@@ -24,6 +24,7 @@ pub mod memory;
 pub mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -34,6 +35,7 @@ pub use error::{Error, ErrorKind};
 use onlyonce_core::record::{Draft, Id, Revision, Seen, StateName};
 use onlyonce_core::time::Timestamp;
 pub use outbox::Outbox;
+pub use schema::{Migration, Schema};
 
 /// A place to keep records.
 #[async_trait]

@@ -47,7 +47,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-pub use migration::Migration;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
 use tokio::sync::Semaphore;
 
@@ -59,7 +58,7 @@ use self::url::Place;
 use self::write::Answer;
 use crate::batch::{Batcher, Limits};
 use crate::outbox::{Claimed, Message, Outbox, Settled};
-use crate::{Change, Epoch, Error, Expired, Page, Query, Store, Swapped};
+use crate::{Change, Epoch, Error, Expired, Page, Query, Schema, Store, Swapped};
 
 /// How a database is used. Every value works; the defaults were measured.
 #[derive(Clone, Debug)]
@@ -155,14 +154,14 @@ impl Postgres {
         Ok(format!("postgres://{}", Place::parse(url)?.shown))
     }
 
-    /// The migrations that [`Store::prepare`] would apply.
+    /// The schema as it is, and what [`Store::prepare`] would apply to it.
     ///
     /// # Errors
     ///
     /// As for [`Store::prepare`], but that nothing is changed.
-    pub async fn pending_migrations(&self) -> Result<Vec<Migration>, Error> {
+    pub async fn schema(&self) -> Result<Schema, Error> {
         let connection = self.behind.connect().await?;
-        Ok(migration::lacking(&connection.client, &self.place).await?)
+        Ok(migration::schema(&connection.client, &self.place).await?)
     }
 
     /// The uses of a key that have expired and were kept ([`Expired::Keep`]), latest first.

@@ -17,18 +17,7 @@ use tokio_postgres::error::SqlState;
 
 use super::failure::Failure;
 use super::url::Place;
-use crate::ErrorKind;
-
-/// A step that a schema lacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Migration {
-    /// From 1.
-    pub number: i32,
-    /// Its name.
-    pub name: &'static str,
-    /// What is run, with the schema filled in.
-    pub sql: String,
-}
+use crate::{ErrorKind, Migration, Schema};
 
 struct Step {
     number: i32,
@@ -79,12 +68,20 @@ pub(super) async fn run(client: &mut Client, place: &Place) -> Result<(), Failur
     Err(Failure::doubt(place, "others keep changing the schema; see what else migrates it"))
 }
 
-/// What the schema lacks.
-pub(super) async fn lacking(client: &Client, place: &Place) -> Result<Vec<Migration>, Failure> {
+/// The schema as it is, and what it lacks.
+pub(super) async fn schema(client: &Client, place: &Place) -> Result<Schema, Failure> {
     let applied = applied(client, place).await?;
-    let filled =
-        |step: &Step| Migration { number: step.number, name: step.name, sql: filled(step.sql, place) };
-    Ok(pending(place, &applied)?.map(filled).collect())
+    let told = |step: &Step| Migration {
+        number: step.number.unsigned_abs(),
+        name: step.name,
+        sql: filled(step.sql, place),
+        needs: step.needs.unsigned_abs(),
+    };
+    Ok(Schema {
+        version: applied.iter().map(|row| row.number.unsigned_abs()).max().unwrap_or(0),
+        latest: LATEST.unsigned_abs(),
+        pending: pending(place, &applied)?.map(told).collect(),
+    })
 }
 
 /// What a row about a step says.
@@ -220,8 +217,8 @@ fn not_applied(place: &Place, step: &Step, error: &tokio_postgres::Error) -> Fai
     }
     let (shown, schema, user, name) = (&place.shown, &place.schema, place.user(), step.name);
     let message = format!(
-        "schema \"{schema}\" at {shown} lacks migration \"{name}\", and role \"{user}\" may not apply it; migrate as the \
-         owner of the schema"
+        "schema \"{schema}\" at {shown} lacks migration \"{name}\", and role \"{user}\" may not apply it; run \
+         \"onlyonce migrate\" as the owner of the schema"
     );
     Failure::refused(ErrorKind::Misconfigured, message)
 }

@@ -45,7 +45,9 @@ async fn twenty_nodes_that_start_at_once_make_the_schema_once() {
 async fn what_is_to_be_applied_is_told_beforehand() {
     let url = Server::shared().fresh_schema();
     let store = open(&url).await;
-    let pending = store.pending_migrations().await.unwrap();
+    let before = store.schema().await.unwrap();
+    assert_eq!((before.version, before.latest), (0, 4));
+    let pending = &before.pending;
     assert_eq!(
         pending.iter().map(|step| step.name).collect::<Vec<_>>(),
         ["0001-records", "0002-messages", "0003-archive", "0004-epoch"]
@@ -56,9 +58,10 @@ async fn what_is_to_be_applied_is_told_beforehand() {
         "{}",
         pending[0].sql
     );
-    assert_eq!(store.pending_migrations().await.unwrap().len(), 4, "nothing was changed");
+    assert_eq!(store.schema().await.unwrap(), before, "nothing was changed");
     store.prepare().await.unwrap();
-    assert_eq!(store.pending_migrations().await.unwrap(), []);
+    let after = store.schema().await.unwrap();
+    assert_eq!((after.version, after.latest, &after.pending[..]), (4, 4, &[][..]));
 }
 
 /// E02
