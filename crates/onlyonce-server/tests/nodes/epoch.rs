@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use onlyonce::store::Query;
 use onlyonce::store::postgres::{Options, Postgres};
-use onlyonce::store::{Query, Store};
 use onlyonce::{Engine, Force, Forgotten};
 use onlyonce_core::record::Id;
 

@@ -110,7 +110,7 @@ impl Node {
         let lines = answer.body.lines().filter(|line| {
             line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])) && line.contains(label)
         });
-        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
     }
 
     /// How often it asked the store for a record, or wrote one.

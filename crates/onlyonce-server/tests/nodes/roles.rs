@@ -2,10 +2,11 @@
 
 use std::process::{Command, Output};
 
+use xtask::engines::postgres::Server;
+
 use crate::client::pay;
 use crate::node::Site;
 use crate::service::Service;
-use xtask::engines::postgres::Server;
 
 const PAGE: &str = include_str!("../../../../docs/engines.md");
 

@@ -1,18 +1,17 @@
 //! Looks that go together, and what is not looked at together with others.
 
-use bytes::Bytes;
-use onlyonce_core::record::{Effects, Response, Source, State};
-use onlyonce_core::time::When;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce_core::record::{Id, Seen};
+use bytes::Bytes;
+use onlyonce_core::record::{Effects, Id, Response, Seen, Source, State};
+use onlyonce_core::time::When;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Error, ErrorKind, Store};
 use tokio::task::JoinHandle;
 use xtask::engines::postgres::Server;
 
-use crate::sqlite::world::{HOUR, draft, id, insert, put};
+use crate::sqlite::world::{HOUR, draft, id, insert, put, running};
 
 const LOOKS: usize = 500;
 /// Whatever takes longer than this hangs.
@@ -156,7 +155,7 @@ async fn a_record_that_cannot_be_read_is_an_error_and_the_others_are_served() {
             }
         }
         assert_unreadable(&world.store.load(id("odd")).await.unwrap_err(), told);
-        let over = draft("odd", Effects::Opaque, crate::sqlite::world::running());
+        let over = draft("odd", Effects::Opaque, running());
         assert_unreadable(&insert(&*world.store, over, 2).await.unwrap_err(), told);
         assert_eq!(world.store.reap(10).await.unwrap(), 0);
         let left = world.other.query_one("SELECT count(*) FROM onlyonce_record", &[]).await.unwrap();
