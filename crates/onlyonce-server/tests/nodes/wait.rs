@@ -1,6 +1,6 @@
 //! Duplicates that wait on other nodes than the one that runs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use xtask::engines::postgres::Server;
@@ -61,6 +61,7 @@ async fn hundreds_who_wait_on_other_nodes_take_few_connections_and_are_answered(
     let site = Site { server: &server, service: &service, store, settings: &settings };
     let runs_here = site.node().await;
     let others = site.nodes::<2>().await;
+    let earlier = pay(runs_here.address, "earlier").await.unwrap();
     service.hold();
     let running: Vec<_> = (0..KEYS).map(|number| paying(runs_here.address, &key(number), "")).collect();
     service.called((0..KEYS).map(key)).await;
@@ -79,6 +80,12 @@ async fn hundreds_who_wait_on_other_nodes_take_few_connections_and_are_answered(
         let connections = node.connections(&server);
         println!("{connections} connections of a node");
         assert!(connections <= CONNECTIONS_MAX, "{connections} connections");
+    }
+
+    for node in &others {
+        let (asked, again) = (Instant::now(), pay(node.address, "earlier").await.unwrap());
+        assert!(again.is_replay() && again.body == earlier.body, "{earlier:?}, then {again:?}");
+        println!("another client was answered within {:.1} ms", asked.elapsed().as_secs_f64() * 1_000.0);
     }
 
     service.go_on();
