@@ -44,6 +44,7 @@ mod write;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -52,7 +53,7 @@ use tokio::sync::Semaphore;
 
 use self::look::Looked;
 use self::pool::{Plans, Pool, Tuning};
-use self::row::{Stored, Swap};
+use self::row::{Stored, Swap, column};
 use self::statement::{Statements, Verb};
 use self::url::Place;
 use self::write::Answer;
@@ -106,6 +107,8 @@ pub struct Postgres {
     behind: Pool,
     place: Arc<Place>,
     expired: Expired,
+    /// The least that the schema asks of a release, as it was last seen.
+    needs: AtomicI32,
 }
 
 impl Postgres {
@@ -142,7 +145,16 @@ impl Postgres {
             async move { look::together(&looking, ids).await }
         });
         let alone = Arc::new(Semaphore::new(options.connections.div_ceil(2).max(1)));
-        Ok(Self { swaps, looks, front, alone, behind, place, expired: options.expired })
+        Ok(Self {
+            swaps,
+            looks,
+            front,
+            alone,
+            behind,
+            place,
+            expired: options.expired,
+            needs: AtomicI32::new(0),
+        })
     }
 
     /// What a URL names, as it may be shown: hosts, ports and database, and nothing that is secret.
@@ -162,6 +174,11 @@ impl Postgres {
     pub async fn schema(&self) -> Result<Schema, Error> {
         let connection = self.behind.connect().await?;
         Ok(migration::schema(&connection.client, &self.place).await?)
+    }
+
+    /// A schema that a newer release has changed beyond us is neither read nor written.
+    fn may_go_on(&self) -> Result<(), Error> {
+        Ok(migration::may_go_on(&self.place, self.needs.load(Ordering::Relaxed))?)
     }
 
     /// The uses of a key that have expired and were kept ([`Expired::Keep`]), latest first.
@@ -185,6 +202,7 @@ impl Store for Postgres {
     }
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
+        self.may_go_on()?;
         match self.looks.ask(0, id).await? {
             Looked::Seen(seen) => Ok(seen),
             Looked::Alone => look::alone(&self.front, id).await,
@@ -192,6 +210,7 @@ impl Store for Postgres {
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
+        self.may_go_on()?;
         let swap = Swap::of(id, change);
         // Messages belong to one row's write, and are few.
         if !swap.messages.is_empty() {
@@ -204,10 +223,12 @@ impl Store for Postgres {
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
+        self.may_go_on()?;
         scan::list(&self.behind, &query).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
+        self.may_go_on()?;
         reap::reap(&self.behind, limit, self.expired).await
     }
 
@@ -216,7 +237,12 @@ impl Store for Postgres {
     }
 
     async fn epoch(&self) -> Result<Epoch, Error> {
-        look::epoch(self.front.query(Verb::Epoch, &[]).await?.first())
+        let rows = self.front.query(Verb::Epoch, &[]).await?;
+        let epoch = look::epoch(rows.first())?;
+        let needs = rows.first().map_or(Ok(None), |row| column::<Option<i32>>(row, 1))?;
+        self.needs.store(needs.unwrap_or(0), Ordering::Relaxed);
+        self.may_go_on()?;
+        Ok(epoch)
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {

@@ -209,6 +209,7 @@ impl Engine {
                 Decision::Refuse(refusal) => return Ok(Begun::Refuse(refusal, expected)),
             };
             let asked_at = Instant::now();
+            self.look_at_epoch(asked_at);
             failpoint!("begin.before");
             let swapped = self.swap(id, expected, draft, request.policy.store_timeout).await;
             failpoint!("begin.after");

@@ -12,7 +12,7 @@
 //!
 //! 1. The record is written first and the epoch raised after it: who sees the epoch and then asks for the record sees it as
 //!    it is now.
-//! 2. While copies are used, the epoch is looked at every `LOOK_EVERY`, beside the requests. Nobody waits for it.
+//! 2. While there are requests, the epoch is looked at every `LOOK_EVERY`, beside them. Nobody waits for it.
 //! 3. A look is good for `TRUSTED_FOR`, by this node's clock from before it was asked. Where no look is that young, copies
 //!    are not used and the store is asked: a node that is cut off falls back on the truth.
 //! 4. At another epoch, what came from looks asked before that was known is dropped; also what is only now on its way.
@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep};
 use crate::counts::Operation;
 use crate::engine::{Engine, chain};
 
-/// How often the epoch is looked at while copies are used.
+/// How often the epoch is looked at while there are requests.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a look is good for.
 const TRUSTED_FOR: Duration = Duration::from_secs(2);
@@ -138,7 +138,7 @@ impl Engine {
     }
 
     /// Looks at the epoch where that is due. A store in this process answers at once, and any other in the background.
-    fn look_at_epoch(self: &Arc<Self>, now: Instant) {
+    pub(crate) fn look_at_epoch(self: &Arc<Self>, now: Instant) {
         if !self.trust.takes_look(now) {
             return;
         }

@@ -103,6 +103,12 @@ impl Node {
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().await.unwrap().success());
     }
 
+    /// Whether traffic should be sent there.
+    pub(crate) async fn is_ready(&self) -> bool {
+        let request = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        send(self.admin, request).await.expect("an answer").status == 200
+    }
+
     /// The sum of a metric over its labels, of which these must be there.
     pub(crate) async fn figure(&self, name: &str, label: &str) -> u64 {
         let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";

@@ -1,6 +1,6 @@
 //! Nodes of two releases on one schema, while one replaces the other.
 
-use crate::client::{pay, paying};
+use crate::client::{pay, paying, until};
 use crate::node::Site;
 use crate::service::Service;
 
@@ -59,6 +59,37 @@ async fn an_older_node_does_not_start_on_a_schema_that_it_cannot_work_with() {
         told.contains("\"0005-later\" of a newer release") && told.contains("upgrade this node"),
         "{told}"
     );
+}
+
+/// P07: nor does one that runs work on with it. It refuses within seconds, is not ready, and runs nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_node_that_runs_stops_working_with_a_schema_that_it_cannot_work_with() {
+    let service = Service::open().await;
+    let site = Site::new(&service, &[]);
+    let older = site.node().await;
+    assert_eq!(pay(older.address, "before").await.unwrap().status, 201);
+    migrate(&site, 5);
+    let mut tries = 0;
+    until("it refuses", async || {
+        tries += 1;
+        pay(older.address, &format!("meanwhile-{tries}"))
+            .await
+            .unwrap()
+            .is(503, "idempotency_store_unavailable")
+    })
+    .await;
+    let refused = pay(older.address, "after").await.unwrap();
+    assert!(refused.is(503, "idempotency_store_unavailable"), "{refused:?}");
+    let stored = pay(older.address, "before").await.unwrap();
+    assert!(stored.is_replay() || stored.status == 503, "{stored:?}");
+    assert_eq!((service.calls("after"), service.calls("before")), (0, 1));
+    assert!(!older.is_ready().await);
+    assert!(older.logged().iter().any(|line| line.contains("migrated by a newer release")), "it says why");
+    // A migration that was taken back is no reason to stay away.
+    let schema = site.store.split_once("schema=").unwrap().1;
+    site.server.sql(&format!("DELETE FROM {schema}.onlyonce_migration WHERE number = 5"));
+    until("it works on", async || pay(older.address, "after").await.unwrap().status == 201).await;
+    assert_eq!(service.calls("after"), 1);
 }
 
 /// P07: a record in a shape of a later release is refused and not run over; what this release knows is served.

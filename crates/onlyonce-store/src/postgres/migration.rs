@@ -5,7 +5,8 @@
 //! 2. What was applied is written down with a checksum. A schema whose steps differ from this release's was made by
 //!    something else, and is refused.
 //! 3. A step says which older schema a release must know at least to work on with it: nodes of two releases can run
-//!    on one schema while they are being replaced. One that is too old is refused.
+//!    on one schema while they are being replaced. One that is too old does not start, and one that runs refuses
+//!    everything from its next look at the epoch on.
 //! 4. Where everything is applied, nothing is written: a role that may only read and write rows is enough.
 //! 5. A released step is never edited; a change is a new step.
 
@@ -82,6 +83,19 @@ pub(super) async fn schema(client: &Client, place: &Place) -> Result<Schema, Fai
         latest: LATEST.unsigned_abs(),
         pending: pending(place, &applied)?.map(told).collect(),
     })
+}
+
+/// Refuses to work on with a schema that asks for more than this release knows.
+pub(super) fn may_go_on(place: &Place, needs: i32) -> Result<(), Failure> {
+    if needs <= LATEST {
+        return Ok(());
+    }
+    let (shown, schema) = (&place.shown, &place.schema);
+    let message = format!(
+        "schema \"{schema}\" at {shown} was migrated by a newer release, which this one cannot work with; upgrade this \
+         node"
+    );
+    Err(Failure::refused(ErrorKind::Misconfigured, message))
 }
 
 /// What a row about a step says.

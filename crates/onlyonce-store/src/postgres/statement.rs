@@ -121,8 +121,11 @@ const LOAD_MANY: &str = "
            greatest(clock_timestamp(), written_at)
     FROM {schema}.onlyonce_record WHERE id = ANY($1::bytea[])";
 
-/// The table has one row.
-const EPOCH: &str = "SELECT epoch FROM {schema}.onlyonce_epoch WHERE one = 1";
+/// The table has one row. With it comes what the schema asks of a release by now: a node that runs is told when it has
+/// become too old.
+const EPOCH: &str = "
+    SELECT epoch, (SELECT max(needs) FROM {schema}.onlyonce_migration)
+    FROM {schema}.onlyonce_epoch WHERE one = 1";
 const RAISE_EPOCH: &str =
     "UPDATE {schema}.onlyonce_epoch SET epoch = epoch + 1 WHERE one = 1 RETURNING epoch";
 
