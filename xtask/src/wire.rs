@@ -17,7 +17,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,7 @@ struct Shared {
 struct State {
     leads_to: SocketAddr,
     refuses: bool,
+    is_gone: bool,
     is_over: bool,
     holds_questions: bool,
     holds_answers: bool,
@@ -57,6 +58,8 @@ struct State {
 /// What a connection carries in one go.
 const CHUNK_BYTES: usize = 16 << 10;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const BOUND_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl Wire {
     /// A line that leads to this port of this machine.
@@ -71,6 +74,7 @@ impl Wire {
         let state = State {
             leads_to: here(port),
             refuses: false,
+            is_gone: false,
             is_over: false,
             holds_questions: false,
             holds_answers: false,
@@ -80,7 +84,7 @@ impl Wire {
         let shared =
             Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), made: AtomicU64::new(0) });
         let accepting = shared.clone();
-        thread::spawn(move || accepting.accept(&listener));
+        thread::spawn(move || accepting.listen(listener));
         Ok(Self { address, shared })
     }
 
@@ -115,6 +119,13 @@ impl Wire {
         self.cut();
     }
 
+    /// Cuts, and listens no more, until [`Wire::mend`]: whoever connects is refused before anything can be sent.
+    pub fn vanish(&self) {
+        self.change(|state| state.is_gone = true);
+        self.cut();
+        self.wake();
+    }
+
     /// Holds what goes in this direction, also on connections that are made meanwhile, until [`Wire::mend`].
     pub fn hold(&self, direction: Direction) {
         self.change(|state| *state.held(direction) = true);
@@ -125,12 +136,18 @@ impl Wire {
         self.change(|state| state.pause = pause);
     }
 
-    /// Nothing is refused, held or slow any more.
+    /// Nothing is gone, refused, held or slow any more.
     pub fn mend(&self) {
         self.change(|state| {
+            state.is_gone = false;
             (state.refuses, state.holds_questions, state.holds_answers) = (false, false, false);
             state.pause = Duration::ZERO;
         });
+    }
+
+    /// The thread that accepts looks up once more.
+    fn wake(&self) {
+        drop(TcpStream::connect(self.address));
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -143,8 +160,7 @@ impl Drop for Wire {
     fn drop(&mut self) {
         self.change(|state| state.is_over = true);
         self.cut();
-        // The thread that accepts looks up once more.
-        drop(TcpStream::connect(self.address));
+        self.wake();
     }
 }
 
@@ -162,9 +178,31 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Accepts until it is over; where it is gone meanwhile, it comes back on the same port.
+    fn listen(self: Arc<Self>, mut listener: TcpListener) {
+        let Ok(address) = listener.local_addr() else { return };
+        loop {
+            self.accept(&listener);
+            drop(listener);
+            let is_gone = |state: &mut State| state.is_gone && !state.is_over;
+            let state =
+                self.changed.wait_while(self.state(), is_gone).unwrap_or_else(PoisonError::into_inner);
+            if state.is_over {
+                return;
+            }
+            drop(state);
+            listener = bound_again(address);
+        }
+    }
+
+    /// Accepts until it is gone or over.
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for client in listener.incoming() {
-            if self.state().is_over {
+            let (is_gone, is_over) = {
+                let state = self.state();
+                (state.is_gone, state.is_over)
+            };
+            if is_gone || is_over {
                 return;
             }
             let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -226,6 +264,18 @@ impl Shared {
         let is_held = |state: &mut State| state.under_way.contains_key(&number) && *state.held(direction);
         let state = self.changed.wait_while(self.state(), is_held).unwrap_or_else(PoisonError::into_inner);
         state.under_way.contains_key(&number)
+    }
+}
+
+/// Somebody may have the port for a moment: one of the connections that were just cut, say.
+fn bound_again(address: SocketAddr) -> TcpListener {
+    let began = Instant::now();
+    loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => return listener,
+            Err(_) if began.elapsed() < BOUND_WITHIN => thread::sleep(LOOK_EVERY),
+            Err(error) => panic!("{address} was taken by somebody else: {error}"),
+        }
     }
 }
 
@@ -298,6 +348,25 @@ mod tests {
         assert_eq!(wire.cut(), 1);
         wire.mend();
         assert_eq!(read(&mut stream), None, "it was lost");
+    }
+
+    #[test]
+    fn a_line_that_is_gone_lets_nobody_connect_and_comes_back_on_its_port() {
+        let wire = Wire::to(echo(1)).unwrap();
+        let mut stream = connected(&wire);
+        assert_eq!(read(&mut stream), Some(1));
+        wire.vanish();
+        assert_eq!(read(&mut stream), None, "it was cut");
+        let began = Instant::now();
+        while TcpStream::connect(wire.address()).is_ok() {
+            assert!(began.elapsed() < Duration::from_secs(20), "it still listens");
+        }
+        wire.mend();
+        let began = Instant::now();
+        while TcpStream::connect(wire.address()).is_err() {
+            assert!(began.elapsed() < Duration::from_secs(20), "it does not listen again");
+        }
+        assert_eq!(read(&mut connected(&wire)), Some(1));
     }
 
     #[test]
