@@ -3,11 +3,11 @@
 //! ```text
 //!   load ──► batcher ──► one: the plain statement ─┐
 //!                 └────► many: one for all ────────┤   as it stands, or absent
-//!                                                  └─► large, unreadable, or refused with others: it goes alone
+//!                                                  └─► large, unreadable, in doubt, or refused with others: it goes alone
 //! ```
 //!
 //! A look shows what was committed when its statement began, and that is after it was asked. Two looks at one record may
-//! go together.
+//! go together. While there is a doubt (`doubt.rs`) each goes alone: a look is a commit then.
 
 use std::collections::HashMap;
 
@@ -38,8 +38,14 @@ pub(super) async fn together(pool: &Pool, ids: Vec<Id>) -> Vec<Result<Looked, Er
     if let [id] = ids[..] {
         return vec![alone(pool, id).await.map(Looked::Seen)];
     }
+    let each_alone = |ids: &[Id]| ids.iter().map(|_| Ok(Looked::Alone)).collect();
+    if !pool.doubts.are_settled() {
+        return each_alone(&ids);
+    }
     let asked: Vec<&[u8]> = ids.iter().map(|id| &id.0[..]).collect();
     match pool.query(Verb::LoadMany, &[&asked, &TOGETHER_BYTES_MAX]).await {
+        // It may have taken a new connection, and that a doubt.
+        Ok(_) if !pool.doubts.are_settled() => each_alone(&ids),
         Ok(rows) => {
             let found: HashMap<Id, Looked> = rows.iter().filter_map(found).collect();
             let looked = |id: Id| found.get(&id).cloned().unwrap_or(Looked::Seen(None));

@@ -12,6 +12,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Load,
+    Confirm,
     LoadMany,
     Epoch,
     RaiseEpoch,
@@ -35,8 +36,9 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 21] = [
+    pub(super) const ALL: [Self; 22] = [
         Self::Load,
+        Self::Confirm,
         Self::LoadMany,
         Self::Epoch,
         Self::RaiseEpoch,
@@ -80,6 +82,7 @@ impl Statements {
 fn text(verb: Verb) -> String {
     match verb {
         Verb::Load => LOAD.to_owned(),
+        Verb::Confirm => CONFIRM.to_owned(),
         Verb::LoadMany => LOAD_MANY.to_owned(),
         Verb::Epoch => EPOCH.to_owned(),
         Verb::RaiseEpoch => RAISE_EPOCH.to_owned(),
@@ -111,6 +114,11 @@ fn text(verb: Verb) -> String {
 const LOAD: &str = "
     SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
     FROM {schema}.onlyonce_record WHERE id = $1";
+
+/// Relies on the primary key. A look that is a commit: what it shows, a standby has confirmed when it answers.
+const CONFIRM: &str = "
+    UPDATE {schema}.onlyonce_record SET revision = revision WHERE id = $1
+    RETURNING revision, written_at, record, greatest(clock_timestamp(), written_at)";
 
 /// Many looks at once. Relies on the primary key, which is searched for each id. Of a record that is longer than `$2`
 /// bytes only its place is held: it is looked at alone, so that no answer holds a hundred large bodies.

@@ -69,7 +69,7 @@ fn arguments(verb: Verb) -> String {
     let ids = hundred("bytea", id);
     let row = "NULL, 9, 'running'";
     match verb {
-        Verb::Load => id.to_owned(),
+        Verb::Load | Verb::Confirm => id.to_owned(),
         Verb::LoadMany => format!("{ids}, 65536"),
         Verb::Epoch | Verb::RaiseEpoch | Verb::Count => String::new(),
         Verb::Insert => format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}"),
@@ -107,8 +107,9 @@ fn arguments(verb: Verb) -> String {
     }
 }
 
-const HOT: [Verb; 7] = [
+const HOT: [Verb; 8] = [
     Verb::Load,
+    Verb::Confirm,
     Verb::LoadMany,
     Verb::Insert,
     Verb::Update,

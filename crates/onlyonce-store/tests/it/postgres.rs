@@ -5,6 +5,7 @@ mod looks;
 mod migrations;
 mod refusals;
 mod roles;
+mod standby;
 mod tls;
 
 use std::time::Duration;

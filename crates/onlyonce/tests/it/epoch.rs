@@ -95,7 +95,7 @@ async fn a_node_that_cannot_look_at_the_epoch_asks_the_store_for_each_replay() {
 async fn the_epoch_is_looked_at_once_a_second_at_most() {
     let world = World::new(Policy::default());
     world.send(order("k")).await;
-    let looks = || world.store.looks.load(Ordering::SeqCst);
+    let looks = || world.store.epochs.load(Ordering::SeqCst);
     for _ in 0..500 {
         assert!(world.send(order("k")).await.is_replay());
         world.pass(Duration::from_millis(10)).await;

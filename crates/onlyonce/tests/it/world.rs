@@ -28,13 +28,13 @@ use tower::ServiceExt;
 /// A store whose clock is tokio's and that fails on order.
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
-    memory: Memory,
+    memory: Arc<Memory>,
     faults: Mutex<VecDeque<Fault>>,
     always: Mutex<Option<Fault>>,
     pub(crate) loads: AtomicUsize,
     pub(crate) swaps: AtomicUsize,
     /// Looks at the epoch.
-    pub(crate) looks: AtomicUsize,
+    pub(crate) epochs: AtomicUsize,
     /// Whether they fail.
     is_blind: AtomicBool,
 }
@@ -50,9 +50,16 @@ pub(crate) enum Fault {
     AnswerLost,
     /// It never answers, and nothing is written.
     Stalled,
+    /// It never answers, and is written after [`LATE`].
+    Late,
+    /// It works where it only reads.
+    ReadOnly,
     /// What is stored cannot be read.
     Corrupt,
 }
+
+/// How late a late write is.
+pub(crate) const LATE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct TokioClock(Instant);
@@ -66,12 +73,12 @@ impl Clock for TokioClock {
 impl FaultyStore {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            memory: Memory::with_clock(TokioClock(Instant::now())),
+            memory: Arc::new(Memory::with_clock(TokioClock(Instant::now()))),
             faults: Mutex::default(),
             always: Mutex::default(),
             loads: AtomicUsize::new(0),
             swaps: AtomicUsize::new(0),
-            looks: AtomicUsize::new(0),
+            epochs: AtomicUsize::new(0),
             is_blind: AtomicBool::new(false),
         })
     }
@@ -84,6 +91,10 @@ impl FaultyStore {
     /// Every call from now on, or none.
     pub(crate) fn always(&self, fault: Option<Fault>) {
         *self.always.lock().unwrap() = fault;
+    }
+
+    pub(crate) fn looks(&self) -> usize {
+        self.loads.load(Ordering::SeqCst)
     }
 
     /// Whether the epoch, and nothing else, cannot be looked at.
@@ -101,9 +112,9 @@ impl FaultyStore {
         match fault {
             Fault::None => Ok(false),
             Fault::AnswerLost => Ok(true),
-            Fault::Refused => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
+            Fault::Refused | Fault::ReadOnly => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
             Fault::Corrupt => Err(Error::new(ErrorKind::Corrupt, "unreadable on order")),
-            Fault::Stalled => std::future::pending().await,
+            Fault::Stalled | Fault::Late => std::future::pending().await,
         }
     }
 }
@@ -120,13 +131,23 @@ impl Store for FaultyStore {
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
         self.loads.fetch_add(1, Ordering::SeqCst);
-        let answer_lost = self.fault().await?;
+        let is_read_only = *self.always.lock().unwrap() == Some(Fault::ReadOnly);
+        let answer_lost = !is_read_only && self.fault().await?;
         let seen = self.memory.load(id).await?;
         if answer_lost { Err(lost()) } else { Ok(seen) }
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
         self.swaps.fetch_add(1, Ordering::SeqCst);
+        if self.faults.lock().unwrap().front() == Some(&Fault::Late) {
+            let memory = self.memory.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(LATE).await;
+                memory.swap(id, change).await
+            });
+            self.fault().await?;
+            unreachable!("a late write is never answered");
+        }
         let answer_lost = self.fault().await?;
         let swapped = self.memory.swap(id, change).await?;
         if answer_lost { Err(lost()) } else { Ok(swapped) }
@@ -141,13 +162,13 @@ impl Store for FaultyStore {
     }
 
     async fn epoch(&self) -> Result<Epoch, Error> {
-        self.looks.fetch_add(1, Ordering::SeqCst);
+        self.epochs.fetch_add(1, Ordering::SeqCst);
         let fault = *self.always.lock().unwrap();
         match fault {
             None if self.is_blind.load(Ordering::SeqCst) => Err(lost()),
-            None | Some(Fault::None) => self.memory.epoch().await,
+            None | Some(Fault::None | Fault::ReadOnly) => self.memory.epoch().await,
             Some(Fault::Refused | Fault::AnswerLost | Fault::Corrupt) => Err(lost()),
-            Some(Fault::Stalled) => std::future::pending().await,
+            Some(Fault::Stalled | Fault::Late) => std::future::pending().await,
         }
     }
 
