@@ -173,7 +173,12 @@ impl Server {
     /// A name that no other test uses.
     pub fn fresh_name(&self) -> String {
         static MADE: AtomicU32 = AtomicU32::new(0);
-        format!("test_{}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed))
+        static BEGAN: OnceLock<u128> = OnceLock::new();
+        // A run is many processes, and the system uses their numbers again.
+        let began = BEGAN.get_or_init(|| {
+            std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() % 1_000_000_000_000)
+        });
+        format!("test_{}_{began}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Runs SQL as the superuser, and gives what it printed.
