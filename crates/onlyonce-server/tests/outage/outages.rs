@@ -61,7 +61,7 @@ async fn frozen_and_thawed() {
 /// O04: a database that is slow is told from one that is away: requests are served, and the gateway is ready.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_and_quick() {
-    let world = World::new().await;
+    let (world, ()) = World::with(&[], Duration::from_secs(10), |_| {}).await;
     world.wire.slow_down(Duration::from_millis(150));
     until("it is slow", async || world.gateway.readiness().await == (true, "slow".to_owned())).await;
     let answer = client::retry(world.gateway.address, "k", PATIENCE).await;

@@ -170,7 +170,7 @@ fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
         "42P01" | "42703" | "42883" => (
             Misconfigured,
             Left::Nothing,
-            format!("schema \"{schema}\" lacks a migration; run them as its owner"),
+            format!("schema \"{schema}\" lacks a migration; run \"onlyonce migrate\" as its owner"),
         ),
         "XX001" | "XX002" => {
             (Corrupt, Left::Nothing, "the database is damaged; restore it from a backup".to_owned())

@@ -70,6 +70,8 @@ fn arguments(verb: Verb) -> String {
     let row = "NULL, 9, 'running'";
     match verb {
         Verb::Load | Verb::Confirm => id.to_owned(),
+        Verb::LoadMany => format!("{ids}, 65536"),
+        Verb::Epoch | Verb::RaiseEpoch | Verb::Count => String::new(),
         Verb::Insert => format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}"),
         Verb::InsertWithMessages => {
             format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
@@ -95,7 +97,6 @@ fn arguments(verb: Verb) -> String {
         Verb::ById => format!("{id}, NULL, 100, NULL"),
         Verb::ByState => format!("'unknown', {id}, NULL, 100"),
         Verb::Due => format!("ARRAY['running', 'completed'], NULL, {id}, NULL, 100"),
-        Verb::Count => String::new(),
         Verb::Delete | Verb::DeleteAndKeep => format!("{ids}, {}", hundred("bigint", "1")),
         Verb::Archived => format!("{id}, 10"),
         Verb::Claim => format!("{id}, 9, 10"),
@@ -106,9 +107,10 @@ fn arguments(verb: Verb) -> String {
     }
 }
 
-const HOT: [Verb; 7] = [
+const HOT: [Verb; 8] = [
     Verb::Load,
     Verb::Confirm,
+    Verb::LoadMany,
     Verb::Insert,
     Verb::Update,
     Verb::InsertWithMessages,
