@@ -74,13 +74,12 @@ fn draft(key: &str, body_bytes: usize) -> (Id, Box<Draft>) {
     (id, draft)
 }
 
-/// Past the batcher, whose tasks are shuttle's in the tests of this crate.
 async fn put(store: &Sqlite, key: &str, body_bytes: usize) -> Result<Swapped, Error> {
     let (id, next) = draft(key, body_bytes);
     let message = Message { key: key.into(), destination: "billing".into(), payload: Bytes::new() };
     let change = Change { expected: None, revision: Revision(1), next, messages: vec![message] };
     let swap = Swap::of(id, change);
-    store.writer.submit(swap.size(), move |connection, now| swap.run(connection, now)).await
+    store.writer.swap(swap).await
 }
 
 async fn is_there(store: &Sqlite, key: &str) -> bool {
