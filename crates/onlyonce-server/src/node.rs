@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::admin::{self, Admin, Figures};
 use crate::config::Config;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Place};
 use crate::store;
 
 /// A node that serves.
@@ -44,7 +44,7 @@ impl Node {
             tokens: config.admin_tokens.clone(),
             store_timeout: config.default.policy.store_timeout,
         });
-        let gateway = Gateway::start(config, engine.clone()).await?;
+        let gateway = Gateway::start(config, engine.clone(), Place::Threads).await?;
         let administration = tokio::spawn(admin::serve(listener, admin));
         Ok(Self { gateway, admin: address, engine, store, workers, administration, summing })
     }
