@@ -19,7 +19,8 @@
 //!    next. No batch waits for one row, and one bad row fails alone.
 //! 3. **The clock is the server's.** No node's clock decides anything.
 //! 4. **An answer that was lost is `Unavailable`** (`pool.rs`): the write may have been committed. Whoever asked looks,
-//!    and recognises its own revision or token. So is a commit that a standby was to confirm and did not.
+//!    and recognises its own revision or token. So is a commit that a standby was to confirm and did not; where one does,
+//!    nothing is shown that it may not have (`doubt.rs`).
 //! 5. **Nothing hangs.** Connecting, waiting for a lock, a statement and its answer each have their time-out.
 //! 6. **Migrations** are safe from any number of nodes at once (`migration.rs`), and where there are none to apply, a
 //!    role that may only read and write rows is enough. docs/engines.md lists the grants.
@@ -28,6 +29,7 @@
 //! A pooler in front must keep a session to itself (PgBouncer: `pool_mode=session`): statements are prepared once a
 //! connection, and its time-outs are settings of the session.
 
+mod doubt;
 mod failure;
 mod letters;
 mod migration;
@@ -49,6 +51,7 @@ pub use migration::Migration;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
 use tokio::sync::Semaphore;
 
+use self::doubt::Doubts;
 use self::pool::{Plans, Pool, Tuning};
 use self::row::{Stored, Swap};
 use self::statement::Statements;
@@ -78,7 +81,7 @@ impl Default for Options {
             expired: Expired::Delete,
             connections: 12,
             statement_timeout: Duration::from_secs(5),
-            lock_wait: Duration::from_secs(1),
+            lock_wait: Duration::from_millis(500),
         }
     }
 }
@@ -115,17 +118,18 @@ impl Postgres {
     pub async fn open(url: &str, options: Options) -> Result<Self, Error> {
         let place = Arc::new(Place::parse(url)?);
         let statements = Arc::new(Statements::new(&place.quoted_schema()));
+        let doubts = Arc::new(Doubts::default());
         let tuning = Tuning {
             connections: options.connections,
             statement: options.statement_timeout,
             lock: options.lock_wait,
             plans: Plans::ByIndex,
         };
-        let front = Arc::new(Pool::new(&place, &statements, tuning));
+        let front = Arc::new(Pool::new(&place, &statements, &doubts, tuning));
         let batches = Tuning { connections: LIMITS.in_flight_max, lock: BATCH_LOCK_WAIT, ..tuning };
-        let batches = Arc::new(Pool::new(&place, &statements, batches));
+        let batches = Arc::new(Pool::new(&place, &statements, &doubts, batches));
         let behind = Tuning { connections: BEHIND, statement: BEHIND_TIMEOUT, plans: Plans::Anew, ..tuning };
-        let behind = Pool::new(&place, &statements, behind);
+        let behind = Pool::new(&place, &statements, &doubts, behind);
         behind.connect().await?;
         let swaps = Batcher::new(LIMITS, move |swaps: Vec<Swap>| {
             let batches = batches.clone();

@@ -47,7 +47,9 @@ const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Engine {
     store: Arc<dyn Store>,
-    breaker: Breaker,
+    /// Apart, since a store that can be read may take no writes: a look that is answered says nothing about them.
+    looks: Breaker,
+    writes: Breaker,
     cache: Cache,
     flights: Arc<Flights>,
     pub(crate) watches: Watches,
@@ -96,7 +98,8 @@ impl Engine {
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         Arc::new(Self {
             store,
-            breaker: Breaker::default(),
+            looks: Breaker::default(),
+            writes: Breaker::default(),
             cache: Cache::new(),
             flights: Arc::new(Flights::new()),
             watches: Watches::default(),
@@ -214,8 +217,8 @@ impl Engine {
                     look = Look { seen, asked_at };
                 }
                 Err(error) => {
-                    if begins {
-                        self.give_back(Handle { id, token: request.token }, request.policy);
+                    if begins && !error.wrote_nothing() {
+                        self.give_back(Handle { id, token: request.token }, expected, request.policy);
                     }
                     return Err((error, pilot.take()));
                 }
@@ -226,16 +229,19 @@ impl Engine {
 
     /// A reservation whose answer was lost may still have been written, or be written yet. Nothing was sent, and only
     /// this node knows it: so it looks for its own token and makes it retryable. It gives up once the store has shown
-    /// for a whole lease that nothing is there, or has not answered before the deadline.
-    fn give_back(self: &Arc<Self>, handle: Handle, policy: &Policy) {
+    /// for a whole lease that what the reservation expected still stands, or has not answered before the deadline.
+    fn give_back(self: &Arc<Self>, handle: Handle, expected: Option<Revision>, policy: &Policy) {
         let (engine, store_timeout) = (self.clone(), policy.store_timeout);
-        let (absent_after, over) = (Instant::now() + policy.lease, Instant::now() + policy.deadline);
+        let (unchanged_after, over) = (Instant::now() + policy.lease, Instant::now() + policy.deadline);
         let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
         self.tasks.spawn(async move {
             let mut pause = PAUSE;
             while Instant::now() < over {
                 let given_back = match engine.load(handle.id, store_timeout).await {
-                    Ok(None) => Instant::now() >= absent_after,
+                    // As it was before: the reservation may be on its way still, or wait there for whoever holds the row.
+                    Ok(seen) if seen.as_ref().map(|seen| seen.revision) == expected => {
+                        Instant::now() >= unchanged_after
+                    }
                     // Another's record, or our own that has been given back: either way nothing of ours is open.
                     Ok(seen) => engine.write_outcome(&handle, seen, &outcome, store_timeout).await.is_ok(),
                     Err(_) => false,
@@ -395,11 +401,15 @@ impl Engine {
         store_timeout: Duration,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        if let Err(wait) = self.breaker.check() {
+        let breaker = match operation {
+            Operation::Load | Operation::Scan => &self.looks,
+            Operation::Swap | Operation::Reap => &self.writes,
+        };
+        if let Err(wait) = breaker.check() {
             self.times.store_error(operation);
             let message =
                 format!("the store did not answer before; it is asked again in {} ms", wait.as_millis());
-            return Err(Error::new(ErrorKind::Unavailable, message));
+            return Err(Error::new(ErrorKind::Unavailable, message).having_written_nothing());
         }
         let asked_at = Instant::now();
         let answered = within(store_timeout, call).await.unwrap_or_else(|| {
@@ -411,8 +421,8 @@ impl Engine {
             self.times.store_error(operation);
         }
         match &answered {
-            Err(error) if error.kind() == ErrorKind::Unavailable => self.breaker.failed(),
-            Ok(_) | Err(_) => self.breaker.succeeded(),
+            Err(error) if error.kind() == ErrorKind::Unavailable => breaker.failed(),
+            Ok(_) | Err(_) => breaker.succeeded(),
         }
         answered
     }

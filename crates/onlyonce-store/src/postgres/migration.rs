@@ -17,7 +17,7 @@ use tokio_postgres::error::SqlState;
 
 use super::failure::Failure;
 use super::url::Place;
-use crate::ErrorKind;
+use crate::{ErrorKind, failpoint};
 
 /// A step that a schema lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,7 +197,10 @@ async fn apply(client: &mut Client, place: &Place, step: &Step) -> Result<(), to
         return transaction.rollback().await;
     }
     transaction.batch_execute(&filled(step.sql, place)).await?;
-    transaction.commit().await
+    failpoint!("postgres.migrate.before");
+    let committed = transaction.commit().await;
+    failpoint!("postgres.migrate.after");
+    committed
 }
 
 /// Whether somebody else did the same at the same moment: the catalogue itself has unique keys.

@@ -12,6 +12,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Load,
+    Confirm,
     Insert,
     Update,
     InsertWithMessages,
@@ -32,8 +33,9 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::Load,
+        Self::Confirm,
         Self::Insert,
         Self::Update,
         Self::InsertWithMessages,
@@ -74,6 +76,7 @@ impl Statements {
 fn text(verb: Verb) -> String {
     match verb {
         Verb::Load => LOAD.to_owned(),
+        Verb::Confirm => CONFIRM.to_owned(),
         Verb::Insert => format!("{INSERT} {INSERTED}"),
         Verb::Update => format!("{UPDATE} {UPDATED}"),
         Verb::InsertWithMessages => {
@@ -102,6 +105,11 @@ fn text(verb: Verb) -> String {
 const LOAD: &str = "
     SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
     FROM {schema}.onlyonce_record WHERE id = $1";
+
+/// Relies on the primary key. A look that is a commit: what it shows, a standby has confirmed when it answers.
+const CONFIRM: &str = "
+    UPDATE {schema}.onlyonce_record SET revision = revision WHERE id = $1
+    RETURNING revision, written_at, record, greatest(clock_timestamp(), written_at)";
 
 /// Relies on the primary key: where the id is taken, nothing is written. Where somebody inserts it right now, it waits
 /// for them; a row that is merely locked it does not wait for.

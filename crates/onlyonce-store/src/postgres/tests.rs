@@ -69,7 +69,7 @@ fn arguments(verb: Verb) -> String {
     let ids = hundred("bytea", id);
     let row = "NULL, 9, 'running'";
     match verb {
-        Verb::Load => id.to_owned(),
+        Verb::Load | Verb::Confirm => id.to_owned(),
         Verb::Insert => format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}"),
         Verb::InsertWithMessages => {
             format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
@@ -106,8 +106,15 @@ fn arguments(verb: Verb) -> String {
     }
 }
 
-const HOT: [Verb; 6] =
-    [Verb::Load, Verb::Insert, Verb::Update, Verb::InsertWithMessages, Verb::UpdateWithMessages, Verb::Batch];
+const HOT: [Verb; 7] = [
+    Verb::Load,
+    Verb::Confirm,
+    Verb::Insert,
+    Verb::Update,
+    Verb::InsertWithMessages,
+    Verb::UpdateWithMessages,
+    Verb::Batch,
+];
 
 /// E02: also on an empty table, where reading all of it looks cheap; the plan may be used long after it has grown.
 #[tokio::test(flavor = "multi_thread")]

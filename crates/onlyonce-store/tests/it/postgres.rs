@@ -4,6 +4,7 @@ mod batches;
 mod migrations;
 mod refusals;
 mod roles;
+mod standby;
 mod tls;
 
 use std::time::Duration;

@@ -28,7 +28,7 @@ use tower::ServiceExt;
 /// A store whose clock is tokio's and that fails on order.
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
-    memory: Memory,
+    memory: Arc<Memory>,
     faults: Mutex<VecDeque<Fault>>,
     always: Mutex<Option<Fault>>,
     pub(crate) loads: AtomicUsize,
@@ -46,9 +46,16 @@ pub(crate) enum Fault {
     AnswerLost,
     /// It never answers, and nothing is written.
     Stalled,
+    /// It never answers, and is written after [`LATE`].
+    Late,
+    /// It works where it only reads.
+    ReadOnly,
     /// What is stored cannot be read.
     Corrupt,
 }
+
+/// How late a late write is.
+pub(crate) const LATE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct TokioClock(Instant);
@@ -62,7 +69,7 @@ impl Clock for TokioClock {
 impl FaultyStore {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            memory: Memory::with_clock(TokioClock(Instant::now())),
+            memory: Arc::new(Memory::with_clock(TokioClock(Instant::now()))),
             faults: Mutex::default(),
             always: Mutex::default(),
             loads: AtomicUsize::new(0),
@@ -80,6 +87,10 @@ impl FaultyStore {
         *self.always.lock().unwrap() = fault;
     }
 
+    pub(crate) fn looks(&self) -> usize {
+        self.loads.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn writes(&self) -> usize {
         self.swaps.load(Ordering::SeqCst)
     }
@@ -90,9 +101,9 @@ impl FaultyStore {
         match fault {
             Fault::None => Ok(false),
             Fault::AnswerLost => Ok(true),
-            Fault::Refused => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
+            Fault::Refused | Fault::ReadOnly => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
             Fault::Corrupt => Err(Error::new(ErrorKind::Corrupt, "unreadable on order")),
-            Fault::Stalled => std::future::pending().await,
+            Fault::Stalled | Fault::Late => std::future::pending().await,
         }
     }
 }
@@ -109,13 +120,23 @@ impl Store for FaultyStore {
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
         self.loads.fetch_add(1, Ordering::SeqCst);
-        let answer_lost = self.fault().await?;
+        let is_read_only = *self.always.lock().unwrap() == Some(Fault::ReadOnly);
+        let answer_lost = !is_read_only && self.fault().await?;
         let seen = self.memory.load(id).await?;
         if answer_lost { Err(lost()) } else { Ok(seen) }
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
         self.swaps.fetch_add(1, Ordering::SeqCst);
+        if self.faults.lock().unwrap().front() == Some(&Fault::Late) {
+            let memory = self.memory.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(LATE).await;
+                memory.swap(id, change).await
+            });
+            self.fault().await?;
+            unreachable!("a late write is never answered");
+        }
         let answer_lost = self.fault().await?;
         let swapped = self.memory.swap(id, change).await?;
         if answer_lost { Err(lost()) } else { Ok(swapped) }
