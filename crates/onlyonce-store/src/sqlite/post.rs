@@ -22,11 +22,14 @@ pub(super) struct Letter {
     pub(super) caller: oneshot::Sender<Result<Swapped, Error>>,
 }
 
+/// Letters that go back together, each in the box it was sent in: it is large, and not moved.
+type Bag = Vec<Box<Letter>>;
+
 /// Where a letter goes back to.
 #[derive(Clone)]
 pub(super) struct Sender {
     runtime: RuntimeId,
-    answered: UnboundedSender<Vec<Box<Letter>>>,
+    answered: UnboundedSender<Bag>,
 }
 
 /// The task that answers, for every runtime that has asked.
@@ -60,7 +63,7 @@ impl Offices {
     }
 }
 
-async fn hand_out(mut letters: UnboundedReceiver<Vec<Box<Letter>>>) {
+async fn hand_out(mut letters: UnboundedReceiver<Bag>) {
     while let Some(letters) = letters.recv().await {
         for letter in letters {
             let Letter { swap, done, caller, .. } = *letter;
@@ -73,7 +76,7 @@ async fn hand_out(mut letters: UnboundedReceiver<Vec<Box<Letter>>>) {
 
 /// The letters of one commit, by where they go.
 #[derive(Default)]
-pub(super) struct Bags(Vec<(Sender, Vec<Box<Letter>>)>);
+pub(super) struct Bags(Vec<(Sender, Bag)>);
 
 impl Bags {
     pub(super) fn put(&mut self, letter: Box<Letter>) {

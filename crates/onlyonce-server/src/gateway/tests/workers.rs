@@ -4,7 +4,7 @@ use super::service::Service;
 use super::world::{CREATED, World, post};
 use crate::gateway::worker::Worker;
 
-/// R02, G01: whichever thread has a client, there is one store and one truth.
+/// G01, P01: whichever thread has a client, there is one store and one truth.
 #[tokio::test]
 async fn clients_are_spread_over_the_workers_and_a_key_is_one_key_for_all() {
     let service = Service::answering(CREATED).await;
