@@ -3,9 +3,10 @@
 //! A durable write costs the same wait for one row as for a hundred. So what comes while a flush is under way goes
 //! together with the next one; and since nothing waits for company, a lone write goes at once and pays nothing.
 //!
-//! 1. A write that finds a free place goes at once, alone. There are no timers.
+//! 1. A write goes at once where nothing is under way, or one write alone and there is a place. There are no timers.
 //! 2. At most [`Limits::in_flight_max`] batches are under way, each of at most [`Limits::rows_max`] rows and
-//!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone.
+//!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone. Beside a batch goes only another that is
+//!    at least twice as large: a batch costs what many rows do.
 //! 3. Writes of one id keep their order: the second waits until the batch that carries the first has ended. One id is
 //!    never in two batches at once, nor in one batch twice.
 //! 4. Nobody is answered before the flush that carried the write has ended, and each has an answer of its own: one
@@ -52,7 +53,7 @@ use onlyonce_core::record::Id;
 use tokio::sync::oneshot;
 
 use self::queue::Queue;
-use self::sync::{Mutex, lock, spawn};
+use self::sync::{Mutex, lock, spawn, yield_now};
 use crate::{Error, ErrorKind};
 
 /// How much goes together.
@@ -180,11 +181,18 @@ struct Flight<T: Send + 'static, R: Send + 'static> {
 impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
     async fn fly(mut self) {
         let answers = self.shared.flush(mem::take(&mut self.items)).await;
-        // The next batch sets off before anybody is told about this one.
-        self.shared.land(&mem::take(&mut self.ids));
+        if self.ids.len() == 1 {
+            self.shared.land(&mem::take(&mut self.ids));
+        }
         for (caller, answer) in mem::take(&mut self.callers).into_iter().zip(answers) {
             // A caller that went away does not want its answer.
             let _ = caller.send(answer);
+        }
+        if !self.ids.is_empty() {
+            // Many of those that were told have their next write ready at once: a handler that was waited for, and is
+            // done. They come along in the next batch, if it lets them have their turn.
+            yield_now().await;
+            self.shared.land(&mem::take(&mut self.ids));
         }
     }
 }
