@@ -183,22 +183,21 @@ const BATCH: &str = "
         ON CONFLICT (id) DO NOTHING
         RETURNING id, written_at
     ),
-    locked AS MATERIALIZED (
-        SELECT given.*
-        FROM unnest($11::bytea[], $12::bigint[], $13::bigint[], $14::timestamptz[], $15::bigint[], $16::text[],
-                    $17::text[], $18::text[], $19::bytea[])
-            AS given (id, expected, revision, due_at, due_after, state, label, route, record)
-            JOIN {schema}.onlyonce_record AS record
-            ON record.id = given.id AND record.revision = given.expected
-        FOR UPDATE OF record SKIP LOCKED
-    ),
     updated AS (
         UPDATE {schema}.onlyonce_record AS record
         SET revision = locked.revision, written_at = greatest(now, record.written_at),
             due_at = least(locked.due_at,
                            greatest(now, record.written_at) + locked.due_after * interval '1 microsecond'),
             state = locked.state, label = locked.label, route = locked.route, record = locked.record
-        FROM clock, locked
+        FROM clock, (
+            SELECT given.*
+            FROM unnest($11::bytea[], $12::bigint[], $13::bigint[], $14::timestamptz[], $15::bigint[], $16::text[],
+                        $17::text[], $18::text[], $19::bytea[])
+                AS given (id, expected, revision, due_at, due_after, state, label, route, record)
+                JOIN {schema}.onlyonce_record AS record
+                ON record.id = given.id AND record.revision = given.expected
+            FOR UPDATE OF record SKIP LOCKED
+        ) AS locked
         WHERE record.id = locked.id AND record.revision = locked.expected
         RETURNING record.id, record.written_at
     )
