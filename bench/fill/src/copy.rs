@@ -65,7 +65,7 @@ async fn fill(client: &Client, records: u64, retention: Duration) -> Result<(), 
         client.batch_execute(&make).await?;
     }
     client.batch_execute("COMMIT").await?;
-    client.batch_execute("ANALYZE onlyonce_record; CHECKPOINT").await // tidy: allow(words) PostgreSQL's own name
+    client.batch_execute("ANALYZE onlyonce_record; CHECKPOINT").await
 }
 
 async fn rows(client: &Client, records: u64, retention: Duration) -> Result<(), tokio_postgres::Error> {

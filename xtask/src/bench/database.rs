@@ -13,7 +13,7 @@ use xtask::engines::postgres::{self, Owned};
 /// everything over to its files in the middle of one shows that, and not the load. All else, `fsync` and
 /// `synchronous_commit` above all, is as the server comes.
 const SETTINGS: [(&str, &str); 3] =
-    [("shared_buffers", "1GB"), ("max_wal_size", "6GB"), ("checkpoint_timeout", "1h")]; // tidy: allow(words) PostgreSQL's own name
+    [("shared_buffers", "1GB"), ("max_wal_size", "6GB"), ("checkpoint_timeout", "1h")];
 
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);

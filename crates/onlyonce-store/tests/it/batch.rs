@@ -158,7 +158,7 @@ async fn whoever_was_told_may_come_along_with_the_next_batch() {
     for task in twice {
         task.await.unwrap();
     }
-    (first.await.unwrap().unwrap(), meanwhile.await.unwrap().unwrap());
+    assert_eq!((first.await.unwrap().unwrap(), meanwhile.await.unwrap().unwrap()), (1, 4));
     let mut batches = gated.batches.lock().unwrap().clone();
     batches[2].sort_unstable();
     assert_eq!(batches, [vec![1], vec![2, 3], vec![4, 102, 103]]);
