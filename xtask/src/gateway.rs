@@ -1,13 +1,15 @@
 //! The product's own program as a gateway, `onlyonce serve`, started before a service.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::process::Process;
+use crate::repository;
+use crate::steps::{Ending, cargo, pass};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
@@ -35,6 +37,15 @@ impl Flags<'_> {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
     }
+}
+
+/// The program as this working tree has it, built where it is not.
+pub(crate) fn build() -> Result<PathBuf> {
+    let built = pass(cargo(&["build", "--quiet", "--package", "onlyonce-server"]).stdin(Stdio::null()))?;
+    if built != Ending::Passed {
+        bail!("the program does not build; see above");
+    }
+    Ok(repository::target()?.join("debug/onlyonce"))
 }
 
 /// Waits for its ready line.

@@ -1,6 +1,7 @@
 //! The project's own commands. `cargo xtask test` is all a change needs to pass; `cargo xtask --help` lists the rest.
 
 mod bench;
+mod chaos;
 mod ci;
 mod crash;
 mod examples;
@@ -42,6 +43,8 @@ enum Command {
     Engines(servers::Arguments),
     /// Kill a real process at every durable step and judge what the next one makes of it; with --all, at every pair
     Crash(crash::Arguments),
+    /// Three gateways on one PostgreSQL while everything around them breaks; then every promise is judged
+    Chaos(chaos::Arguments),
     /// Start the gateway before the services of examples/ and play a story on each
     Examples(examples::Arguments),
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Engines(arguments) => servers::run(&arguments),
         Command::Crash(arguments) => crash::run(&arguments),
+        Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Examples(arguments) => examples::run(&arguments),
     };
     match done {

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -90,21 +90,27 @@ impl Process {
     /// Lets it end by itself, for one that ends when its stdin does.
     pub(crate) fn close(mut self, within: Duration) -> Result<()> {
         drop(self.child.stdin.take());
-        if !self.has_ended(within)? {
+        if self.ended_within(within)?.is_none() {
             bail!("{} did not end within {within:?}", self.name);
         }
         Ok(())
     }
 
-    fn has_ended(&mut self, within: Duration) -> Result<bool> {
+    /// How it ended, where it has.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// How it ended, where it does within this.
+    pub(crate) fn ended_within(&mut self, within: Duration) -> Result<Option<ExitStatus>> {
         let asked = Instant::now();
-        while self.child.try_wait()?.is_none() {
-            if asked.elapsed() > within {
-                return Ok(false);
+        loop {
+            let ended = self.ended()?;
+            if ended.is_some() || asked.elapsed() > within {
+                return Ok(ended);
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        Ok(true)
     }
 }
 
@@ -114,7 +120,7 @@ impl Drop for Process {
             // Where this fails, what follows does not.
             let _ =
                 Command::new("kill").arg("-TERM").arg(self.pid().to_string()).stderr(Stdio::null()).status();
-            let _ = self.has_ended(ENDED_WITHIN);
+            let _ = self.ended_within(ENDED_WITHIN);
         }
         // It may have ended by itself.
         let _ = self.child.kill();

@@ -98,6 +98,13 @@ pub(crate) fn metadata() -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("cargo metadata did not answer with JSON")
 }
 
+/// Where cargo builds, and where our commands have their files.
+pub(crate) fn target() -> Result<PathBuf> {
+    let metadata = metadata()?;
+    let target = metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
+    Ok(PathBuf::from(target))
+}
+
 /// The cargo that runs us, so that a chosen toolchain stays chosen.
 pub(crate) fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::Verdict;
+use crate::chaos;
 use crate::examples as services;
 use crate::repository;
 use crate::steps::{Ending, Steps, cargo, has_cargo, pass, pass_and_see};
@@ -59,6 +60,7 @@ pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
     steps.run("docs", docs);
     steps.run("examples", examples);
     steps.run("services", services);
+    steps.run("chaos", chaos);
 }
 
 fn tidy_step() -> Result<Ending> {
@@ -145,6 +147,14 @@ fn services() -> Result<Ending> {
     Ok(match services::run(&services::Arguments::default())? {
         Verdict::Yes => Ending::Passed,
         Verdict::No => Ending::Failed("see above".to_owned()),
+    })
+}
+
+/// Two minutes in which everything breaks, with a seed that is drawn and printed: each run looks elsewhere.
+fn chaos() -> Result<Ending> {
+    Ok(match chaos::run(&chaos::Arguments::brief())? {
+        Verdict::Yes => Ending::Passed,
+        Verdict::No => Ending::Failed("see above, where its seed is too".to_owned()),
     })
 }
 

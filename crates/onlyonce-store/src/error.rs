@@ -6,6 +6,7 @@ use std::fmt;
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    wrote_nothing: bool,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -25,7 +26,7 @@ pub enum ErrorKind {
 impl Error {
     /// A failure of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), wrote_nothing: false, source: None }
     }
 
     /// The same with its cause.
@@ -33,6 +34,18 @@ impl Error {
     pub fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// The same, of a write that certainly did not take place: it was never sent, or the store refused it.
+    #[must_use]
+    pub fn having_written_nothing(mut self) -> Self {
+        self.wrote_nothing = true;
+        self
+    }
+
+    /// Whether a write certainly did not take place, and never will. False where nobody knows.
+    pub const fn wrote_nothing(&self) -> bool {
+        self.wrote_nothing
     }
 
     /// What to branch on.

@@ -29,6 +29,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::breaker::Breaker;
 use crate::cache::Cache;
 use crate::counts::{self, Operation, Times};
+use crate::epoch::Trust;
 use crate::flight::{Boarding, Flight, Flights, Leg, Pilot, carried_on};
 use crate::health::Trouble;
 use crate::lease::Lease;
@@ -47,8 +48,11 @@ const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Engine {
     store: Arc<dyn Store>,
-    breaker: Breaker,
-    cache: Cache,
+    /// Apart, since a store that can be read may take no writes: a look that is answered says nothing about them.
+    looks: Breaker,
+    writes: Breaker,
+    pub(crate) cache: Cache,
+    pub(crate) trust: Trust,
     flights: Arc<Flights>,
     pub(crate) watches: Watches,
     pub(crate) tasks: Tasks,
@@ -96,8 +100,10 @@ impl Engine {
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         Arc::new(Self {
             store,
-            breaker: Breaker::default(),
+            looks: Breaker::default(),
+            writes: Breaker::default(),
             cache: Cache::new(),
+            trust: Trust::none(),
             flights: Arc::new(Flights::new()),
             watches: Watches::default(),
             tasks: Tasks::default(),
@@ -124,7 +130,8 @@ impl Engine {
 
     /// May this request run? `Err` where the store does not answer.
     pub(crate) async fn begin(self: &Arc<Self>, id: Id, request: &Request<'_>) -> Result<Begun, Error> {
-        if let Some(record) = self.cache.find(&id) {
+        self.learn_epoch();
+        if let Some(record) = self.cached(&id) {
             return Ok(answered_from(&record, request));
         }
         let flight = match self.flights.board(id) {
@@ -132,6 +139,8 @@ impl Engine {
             Boarding::Passenger(flight) => flight,
         };
         match flight.answered().await {
+            // A record that was forgotten while it ran is free again, also on the node where it ran.
+            Leg::Running(_, at) if self.was_raised_since(at) => self.look_and_begin(id, request).await,
             Leg::Running(seen, at) => match machine::decide(Some(&carried_on(&seen, at)), request) {
                 Decision::Refuse(refusal) => Ok(Begun::Refuse(refusal, Some(seen.revision))),
                 // What this node knows is too old to run or replay by.
@@ -144,10 +153,16 @@ impl Engine {
         }
     }
 
+    /// A copy of a completed record that may be used.
+    fn cached(self: &Arc<Self>, id: &Id) -> Option<Arc<Record>> {
+        let (record, asked_at) = self.cache.find(id)?;
+        self.may_trust(asked_at).then_some(record)
+    }
+
     /// The first request with this key on this node.
     async fn take_off(self: &Arc<Self>, id: Id, request: &Request<'_>, pilot: Pilot) -> Result<Begun, Error> {
         // The flight before may have landed between the look into the cache and boarding.
-        if let Some(record) = self.cache.find(&id) {
+        if let Some(record) = self.cached(&id) {
             return Ok(answered_from(&record, request));
         }
         match self.reserve(id, request, Look::none(), Some(pilot)).await {
@@ -162,7 +177,7 @@ impl Engine {
 
     /// A request that found another in the air, and found it landed or out of date.
     async fn look_and_begin(self: &Arc<Self>, id: Id, request: &Request<'_>) -> Result<Begun, Error> {
-        if let Some(record) = self.cache.find(&id) {
+        if let Some(record) = self.cached(&id) {
             return Ok(answered_from(&record, request));
         }
         let pilot = match self.flights.board(id) {
@@ -197,6 +212,7 @@ impl Engine {
                 Decision::Refuse(refusal) => return Ok(Begun::Refuse(refusal, expected)),
             };
             let asked_at = Instant::now();
+            self.look_at_epoch(asked_at);
             failpoint!("begin.before");
             let swapped = self.swap(id, expected, draft, request.policy.store_timeout).await;
             failpoint!("begin.after");
@@ -214,8 +230,8 @@ impl Engine {
                     look = Look { seen, asked_at };
                 }
                 Err(error) => {
-                    if begins {
-                        self.give_back(Handle { id, token: request.token }, request.policy);
+                    if begins && !error.wrote_nothing() {
+                        self.give_back(Handle { id, token: request.token }, expected, request.policy);
                     }
                     return Err((error, pilot.take()));
                 }
@@ -226,16 +242,19 @@ impl Engine {
 
     /// A reservation whose answer was lost may still have been written, or be written yet. Nothing was sent, and only
     /// this node knows it: so it looks for its own token and makes it retryable. It gives up once the store has shown
-    /// for a whole lease that nothing is there, or has not answered before the deadline.
-    fn give_back(self: &Arc<Self>, handle: Handle, policy: &Policy) {
+    /// for a whole lease that what the reservation expected still stands, or has not answered before the deadline.
+    fn give_back(self: &Arc<Self>, handle: Handle, expected: Option<Revision>, policy: &Policy) {
         let (engine, store_timeout) = (self.clone(), policy.store_timeout);
-        let (absent_after, over) = (Instant::now() + policy.lease, Instant::now() + policy.deadline);
+        let (unchanged_after, over) = (Instant::now() + policy.lease, Instant::now() + policy.deadline);
         let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
         self.tasks.spawn(async move {
             let mut pause = PAUSE;
             while Instant::now() < over {
                 let given_back = match engine.load(handle.id, store_timeout).await {
-                    Ok(None) => Instant::now() >= absent_after,
+                    // As it was before: the reservation may be on its way still, or wait there for whoever holds the row.
+                    Ok(seen) if seen.as_ref().map(|seen| seen.revision) == expected => {
+                        Instant::now() >= unchanged_after
+                    }
                     // Another's record, or our own that has been given back: either way nothing of ours is open.
                     Ok(seen) => engine.write_outcome(&handle, seen, &outcome, store_timeout).await.is_ok(),
                     Err(_) => false,
@@ -395,11 +414,15 @@ impl Engine {
         store_timeout: Duration,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        if let Err(wait) = self.breaker.check() {
+        let breaker = match operation {
+            Operation::Load | Operation::Scan | Operation::Epoch => &self.looks,
+            Operation::Swap | Operation::Reap => &self.writes,
+        };
+        if let Err(wait) = breaker.check() {
             self.times.store_error(operation);
             let message =
                 format!("the store did not answer before; it is asked again in {} ms", wait.as_millis());
-            return Err(Error::new(ErrorKind::Unavailable, message));
+            return Err(Error::new(ErrorKind::Unavailable, message).having_written_nothing());
         }
         let asked_at = Instant::now();
         let answered = within(store_timeout, call).await.unwrap_or_else(|| {
@@ -411,8 +434,8 @@ impl Engine {
             self.times.store_error(operation);
         }
         match &answered {
-            Err(error) if error.kind() == ErrorKind::Unavailable => self.breaker.failed(),
-            Ok(_) | Err(_) => self.breaker.succeeded(),
+            Err(error) if error.kind() == ErrorKind::Unavailable => breaker.failed(),
+            Ok(_) | Err(_) => breaker.succeeded(),
         }
         answered
     }
@@ -461,7 +484,7 @@ pub(crate) fn store_unavailable() -> Refusal {
     Refusal::StoreUnavailable { retry_after: STORE_RETRY_AFTER }
 }
 
-fn contended() -> Error {
+pub(crate) fn contended() -> Error {
     Error::new(ErrorKind::Other, format!("the record changed {SWAPS_MAX} times under one request"))
 }
 

@@ -5,16 +5,25 @@
 //!
 //! Whoever starts a server also starts a small shell beside it, which outlives both a test that is killed and a run that
 //! is interrupted: it waits until the run is over, stops the server and removes its folder.
+//!
+//! What befalls a server of one's own is in `fault.rs`, and a standby that takes over in `standby.rs`.
+
+mod fault;
+mod standby;
+mod system;
 
 use std::fs::{self, File};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::process::{CommandExt, parent_id};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+pub use self::fault::Stop;
+use self::system::{as_user, free_port, give_away, is_root, place};
 
 /// Where the binaries are, for who has them in an unusual place.
 const FOLDER_VARIABLE: &str = "ONLYONCE_POSTGRES";
@@ -30,9 +39,13 @@ const PORTS_MAX: u32 = 5;
 /// Waits until the process `$1` is gone, then stops the server whose data is in `$2` and removes the folder.
 const WATCH: &str = r#"
     while kill -0 "$1" 2>/dev/null; do sleep 0.3; done
-    kill -CONT "$(head -n 1 "$2/data/postmaster.pid")" 2>/dev/null
-    kill -QUIT "$(head -n 1 "$2/data/postmaster.pid")" 2>/dev/null
+    postmaster="$(head -n 1 "$2/data/postmaster.pid" 2>/dev/null)"
+    if [ -n "$postmaster" ]; then
+        kill -CONT "$postmaster" $(cat "/proc/$postmaster/task/$postmaster/children") 2>/dev/null
+        kill -QUIT "$postmaster" 2>/dev/null
+    fi
     for i in 1 2 3 4 5 6 7 8 9 10; do [ -e "$2/data/postmaster.pid" ] || break; sleep 0.3; done
+    umount "$2/disk" 2>/dev/null
     rm -rf "$2" "$2.lock"
 "#;
 
@@ -42,6 +55,10 @@ pub struct Server {
     binaries: PathBuf,
     folder: PathBuf,
     port: u16,
+    /// What it is started with, again and again.
+    settings: Vec<(String, String)>,
+    /// None where another process of this run has started it.
+    process: Mutex<Option<Child>>,
 }
 
 /// Installs PostgreSQL where it is missing, by Debian's packages.
@@ -105,8 +122,8 @@ impl Server {
     ///
     /// Why there is none, and what to do.
     pub fn start(settings: &[(&str, &str)]) -> Result<Owned, String> {
-        let server = Self { binaries: binaries()?, folder: own_folder()?, port: 0 };
-        Ok(Owned(server.create()?.launched(settings)?.watched_by(std::process::id())?))
+        let server = Self::in_folder(own_folder()?)?.create()?;
+        Ok(Owned(server.launched(settings)?.watched_by(std::process::id())?))
     }
 
     /// A server for one test that is a standby: nothing can be written there.
@@ -115,7 +132,7 @@ impl Server {
     ///
     /// Why there is none, and what to do.
     pub fn start_in_recovery() -> Result<Owned, String> {
-        let server = Self { binaries: binaries()?, folder: own_folder()?, port: 0 }.create()?;
+        let server = Self::in_folder(own_folder()?)?.create()?;
         let signal = server.folder.join("data/standby.signal");
         fs::write(&signal, "").map_err(|error| format!("{}: {error}", signal.display()))?;
         give_away(&server.folder)?;
@@ -188,6 +205,10 @@ impl Server {
         psql
     }
 
+    fn in_folder(folder: PathBuf) -> Result<Self, String> {
+        Ok(Self { binaries: binaries()?, folder, port: 0, settings: Vec::new(), process: Mutex::default() })
+    }
+
     /// A data folder, as `initdb` makes it: the superuser needs no password, others do.
     fn create(self) -> Result<Self, String> {
         let data = self.folder.join("data");
@@ -217,9 +238,11 @@ impl Server {
     }
 
     fn launched(mut self, settings: &[(&str, &str)]) -> Result<Self, String> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        self.settings = settings.iter().map(owned).collect();
         for _ in 0..PORTS_MAX {
             self.port = free_port()?;
-            if self.launch(settings)? {
+            if self.launch()? {
                 return Ok(self);
             }
         }
@@ -227,7 +250,7 @@ impl Server {
     }
 
     /// Starts the server and waits until it answers; false where it has ended.
-    fn launch(&self, settings: &[(&str, &str)]) -> Result<bool, String> {
+    fn launch(&self) -> Result<bool, String> {
         let failed = |error: std::io::Error| format!("postgres: {error}");
         let log = File::create(self.folder.join("log")).map_err(failed)?;
         let mut postgres = as_user(&self.binaries.join("postgres"));
@@ -240,7 +263,8 @@ impl Server {
             ("max_connections", "300"),
             ("fsync", "on"),
         ];
-        for (name, value) in ours.iter().chain(settings) {
+        let settings = self.settings.iter().map(|(name, value)| (&**name, &**value));
+        for (name, value) in ours.into_iter().chain(settings) {
             postgres.arg("-c").arg(format!("{name}={value}"));
         }
         // A group of its own: what ends a test does not end the server in the middle of something.
@@ -258,6 +282,7 @@ impl Server {
                 return Ok(false);
             }
             if TcpStream::connect(("127.0.0.1", self.port)).is_ok() && self.answers() {
+                *self.process() = Some(child);
                 return Ok(true);
             }
             sleep(LOOK_EVERY);
@@ -284,11 +309,8 @@ impl Server {
         log.lines().rev().take(5).collect::<Vec<_>>().join("; ")
     }
 
-    fn signal(&self, signal: &str) {
-        let pid = fs::read_to_string(self.folder.join("data/postmaster.pid")).unwrap_or_default();
-        if let Some(pid) = pid.lines().next() {
-            let _ = Command::new("kill").args([signal, pid]).stderr(Stdio::null()).status();
-        }
+    fn process(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -306,11 +328,9 @@ impl std::ops::Deref for Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        self.signal("-QUIT");
-        let began = Instant::now();
-        while self.folder.join("data/postmaster.pid").exists() && began.elapsed() < STARTS_WITHIN {
-            sleep(LOOK_EVERY);
-        }
+        self.thaw();
+        self.stop(Stop::Immediate);
+        self.take_disk_away();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -330,10 +350,9 @@ fn shared() -> Result<Server, String> {
     let noted = folder.join("port");
     if let Ok(port) = fs::read_to_string(&noted) {
         let port = port.parse().map_err(|_| format!("{} holds no port", noted.display()))?;
-        return Ok(Server { binaries: binaries()?, folder, port });
+        return Ok(Server { port, ..Server::in_folder(folder)? });
     }
-    let server =
-        Server { binaries: binaries()?, folder, port: 0 }.create()?.launched(&[])?.watched_by(watched)?;
+    let server = Server::in_folder(folder)?.create()?.launched(&[])?.watched_by(watched)?;
     fs::write(noted, server.port.to_string()).map_err(|error| format!("{}: {error}", place.display()))?;
     Ok(server)
 }
@@ -342,66 +361,4 @@ fn own_folder() -> Result<PathBuf, String> {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let number = STARTED.fetch_add(1, Ordering::Relaxed);
     Ok(place()?.join(format!("own-{}-{number}", std::process::id())))
-}
-
-/// Beside what was built, where the user of the server gets there; else among the temporary files.
-fn place() -> Result<PathBuf, String> {
-    let program =
-        std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
-    let built = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());
-    let candidates = built
-        .into_iter()
-        .map(|folder| folder.join("postgres"))
-        .chain([std::env::temp_dir().join("onlyonce-postgres")]);
-    let mut reason = String::new();
-    for folder in candidates {
-        match fs::create_dir_all(&folder) {
-            Ok(()) if can_reach(&folder) => return Ok(folder),
-            Ok(()) => reason = format!("user \"{USER}\" cannot reach {}", folder.display()),
-            Err(error) => reason = format!("{}: {error}", folder.display()),
-        }
-    }
-    Err(reason)
-}
-
-fn can_reach(folder: &Path) -> bool {
-    let looked = as_user(Path::new("ls"))
-        .arg(folder)
-        .current_dir("/")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    looked.is_ok_and(|status| status.success())
-}
-
-/// A command as a user that PostgreSQL runs as: ourselves, unless we are root.
-fn as_user(program: &Path) -> Command {
-    if !is_root() {
-        return Command::new(program);
-    }
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", USER, "--regid", USER, "--init-groups", "--"]).arg(program);
-    command
-}
-
-fn give_away(folder: &Path) -> Result<(), String> {
-    if !is_root() {
-        return Ok(());
-    }
-    let status = Command::new("chown").args(["-R", USER]).arg(folder).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("chown to user \"{USER}\": {status}; {REMEDY}")),
-        Err(error) => Err(format!("chown: {error}")),
-    }
-}
-
-fn is_root() -> bool {
-    let asked = Command::new("id").arg("-u").output();
-    asked.is_ok_and(|output| output.stdout.starts_with(b"0\n"))
-}
-
-fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    listener.map(|address| address.port()).map_err(|error| format!("no port is free: {error}"))
 }

@@ -4,16 +4,15 @@
 mod play;
 mod service;
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use self::play::Play;
 use self::service::{SERVICES, Service};
 use crate::Verdict;
+use crate::gateway;
 use crate::repository;
-use crate::steps::{Ending, cargo, pass};
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Arguments {
@@ -23,7 +22,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let services = chosen(arguments.name.as_deref())?;
-    let program = build()?;
+    let program = gateway::build()?;
     let mut failed = Vec::new();
     for service in services {
         println!("{}", service.name);
@@ -49,25 +48,9 @@ fn chosen(name: Option<&str>) -> Result<Vec<&'static Service>> {
     }
 }
 
-/// The program as this working tree has it.
-fn build() -> Result<PathBuf> {
-    let built = pass(cargo(&["build", "--quiet", "--package", "onlyonce-server"]).stdin(Stdio::null()))?;
-    if built != Ending::Passed {
-        bail!("the program does not build; see above");
-    }
-    Ok(target()?.join("debug/onlyonce"))
-}
-
-/// Where cargo builds, and where the examples have their files.
-fn target() -> Result<PathBuf> {
-    let metadata = repository::metadata()?;
-    let target = metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
-    Ok(PathBuf::from(target))
-}
-
 /// The story on one service. An error is something that could not be done; a promise that did not hold is one too.
 fn play(service: &'static Service, program: &Path) -> Result<()> {
-    let folder = target()?.join("examples").join(service.name);
+    let folder = repository::target()?.join("examples").join(service.name);
     service.prepare(&folder)?;
     let running = service.start(&folder)?;
     let broken = Play::begin(&running, program, &folder)?.run()?;

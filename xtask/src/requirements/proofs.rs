@@ -1,12 +1,16 @@
 //! Finds the tests that name a promise.
 //!
 //! 1. A Rust test is a function with an attribute that ends in `test`, in any file; in a folder `conformance` or
-//!    `tests/crash` every function counts, since a macro, or a list, makes each of them many tests.
+//!    `tests/crash` every function counts, since a macro, or a list, makes each of them many tests. So does chaos, which is
+//!    a step of the test command.
 //! 2. The ids stand in its doc comment. Attributes may stand in between.
 //! 3. Cases as data, in `cases/*.toml`, name them under `proves`; those that are not skipped count.
 
 use super::is_id;
 use crate::repository::File;
+
+/// What `cargo xtask chaos` proves stands here.
+const CHAOS: &str = "xtask/src/chaos/mod.rs";
 
 /// That a test proves a promise.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +34,7 @@ pub(crate) fn proofs(files: &[File]) -> Vec<Proof> {
 
 fn has_tests_of_ours(file: &File) -> bool {
     // The tests of this very crate speak about ids without proving them.
-    file.path.starts_with("crates/") || file.path.starts_with("cases/")
+    file.path.starts_with("crates/") || file.path.starts_with("cases/") || file.path == CHAOS
 }
 
 fn of_file(file: &File) -> Vec<Proof> {
@@ -41,8 +45,9 @@ fn of_file(file: &File) -> Vec<Proof> {
 }
 
 fn of_rust(file: &File) -> Vec<Proof> {
-    let every_function =
-        ["/conformance/", "/conformance.rs", "/tests/crash/"].iter().any(|place| file.path.contains(place));
+    let every_function = ["/conformance/", "/conformance.rs", "/tests/crash/", CHAOS]
+        .iter()
+        .any(|place| file.path.contains(place));
     let mut proofs = Vec::new();
     let mut modules = Modules::of(&file.path);
     let mut ids: Vec<String> = Vec::new();
@@ -208,6 +213,13 @@ mod tests {
                 "U03 onlyonce::crash::scenario::killed_while_serving"
             ]
         );
+    }
+
+    #[test]
+    fn chaos_proves_what_it_names_and_other_commands_nothing() {
+        let text = "/// M04\npub(crate) fn run() {}\n";
+        assert_eq!(found(CHAOS, text), ["M04 chaos::run"]);
+        assert_eq!(found("xtask/src/crash.rs", text), Vec::<String>::new());
     }
 
     #[test]

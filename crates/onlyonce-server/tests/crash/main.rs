@@ -1,8 +1,8 @@
-//! The gateway is killed with SIGKILL around every step of a keyed request, started again on the same file, and its
+//! The gateway is killed with SIGKILL around every step of a keyed request, started again on the same store, and its
 //! clients retry. The service behind it keeps the ledger: what it counts is what really happened.
 //!
 //! ```text
-//!   clients ──► onlyonce serve, a process on sqlite:FILE  ──► the service, with its ledger, in this process
+//!   clients ──► onlyonce serve, a process on its store    ──► the service, with its ledger, in this process
 //!                        ✝ at a failpoint, or by kill -9
 //! ```
 //!
@@ -21,9 +21,22 @@ mod client;
 mod ledger;
 mod process;
 
+use std::time::Duration;
+
 use client::{Answer, Lost};
 use ledger::Ledger;
-use process::{Folder, Gateway};
+use process::{Gateway, Store};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use xtask::engines::postgres::Server;
+use xtask::wire::Direction;
+
+/// What the gateway keeps its records in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Sqlite,
+    Postgres,
+}
 
 /// What the work touches, and so what the service does with a key it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +79,7 @@ const STEPS: [(&str, Left); 8] = [
 #[tokio::test]
 async fn opaque_work_is_done_at_most_once_wherever_the_gateway_is_killed() {
     for (step, left) in STEPS {
-        dies_at(Effects::Opaque, step, left).await;
+        dies_at(Engine::Sqlite, Effects::Opaque, step, left).await;
     }
 }
 
@@ -74,16 +87,39 @@ async fn opaque_work_is_done_at_most_once_wherever_the_gateway_is_killed() {
 #[tokio::test]
 async fn keyed_work_is_done_exactly_once_wherever_the_gateway_is_killed() {
     for (step, left) in STEPS {
-        dies_at(Effects::Keyed, step, left).await;
+        dies_at(Engine::Sqlite, Effects::Keyed, step, left).await;
+    }
+}
+
+/// P05, R01, R05, U03, U04, X03, E02
+#[tokio::test]
+async fn opaque_work_is_done_at_most_once_on_postgres_wherever_the_gateway_is_killed() {
+    dies_everywhere_on_postgres(Effects::Opaque).await;
+}
+
+/// P05, R01, R05, U04, E02
+#[tokio::test]
+async fn keyed_work_is_done_exactly_once_on_postgres_wherever_the_gateway_is_killed() {
+    dies_everywhere_on_postgres(Effects::Keyed).await;
+}
+
+/// X05, R01, U04: killed while the server works on a write that was sent whole, before it hears the answer.
+#[tokio::test]
+async fn a_gateway_that_is_killed_between_a_commit_and_its_answer_leaves_what_was_committed() {
+    for effects in [Effects::Opaque, Effects::Keyed] {
+        dies_unanswered(effects, Unheard::Reservation).await;
+        dies_unanswered(effects, Unheard::Completion).await;
     }
 }
 
 /// R01, U03, U04: killed from outside, while the service is at work.
 #[tokio::test]
 async fn a_gateway_that_is_killed_while_the_service_works_leaves_the_truth_behind() {
-    for effects in [Effects::Opaque, Effects::Keyed] {
-        let (folder, ledger) = (Folder::new(), Ledger::open(effects).await);
-        let gateway = Gateway::start(&folder, &ledger, effects, None).await;
+    let engines = [Engine::Sqlite, Engine::Postgres];
+    let worlds = engines.into_iter().flat_map(|engine| [(engine, Effects::Opaque), (engine, Effects::Keyed)]);
+    for (engine, effects) in worlds {
+        let (store, ledger) = (Store::new(engine), Ledger::open(effects).await);
+        let gateway = Gateway::start(&store, &ledger, effects, None).await;
         let address = gateway.address;
         ledger.hold();
         let paying = tokio::spawn(async move { client::pay(address, "held").await });
@@ -91,48 +127,118 @@ async fn a_gateway_that_is_killed_while_the_service_works_leaves_the_truth_behin
         gateway.kill().await;
         assert!(matches!(paying.await.unwrap(), Err(Lost)), "nobody answers for a dead process");
         ledger.go_on();
-        judge(&folder, &ledger, effects, "held", Left::Charged).await;
+        judge(&store, &ledger, effects, "held", Left::Charged).await;
     }
 }
 
 /// P05: what a client was told before is told again after any number of deaths.
 #[tokio::test]
 async fn an_answer_that_was_given_outlives_every_death() {
-    let (folder, ledger) = (Folder::new(), Ledger::open(Effects::Opaque).await);
-    let gateway = Gateway::start(&folder, &ledger, Effects::Opaque, None).await;
-    let first = client::pay(gateway.address, "paid").await.unwrap();
-    gateway.kill().await;
-    for _ in 0..3 {
-        let gateway = Gateway::start(&folder, &ledger, Effects::Opaque, None).await;
-        let again = client::pay(gateway.address, "paid").await.unwrap();
-        assert!(again.is_replay() && again.body == first.body, "{first:?}, then {again:?}");
+    for engine in [Engine::Sqlite, Engine::Postgres] {
+        let (store, ledger) = (Store::new(engine), Ledger::open(Effects::Opaque).await);
+        let gateway = Gateway::start(&store, &ledger, Effects::Opaque, None).await;
+        let first = client::pay(gateway.address, "paid").await.unwrap();
         gateway.kill().await;
+        for _ in 0..3 {
+            let gateway = Gateway::start(&store, &ledger, Effects::Opaque, None).await;
+            let again = client::pay(gateway.address, "paid").await.unwrap();
+            assert!(again.is_replay() && again.body == first.body, "{first:?}, then {again:?}");
+            gateway.kill().await;
+        }
+        assert_eq!(ledger.charges("paid"), 1);
     }
-    assert_eq!(ledger.charges("paid"), 1);
 }
 
-async fn dies_at(effects: Effects, step: &'static str, left: Left) {
-    let (folder, ledger) = (Folder::new(), Ledger::open(effects).await);
+/// Every step at once, each in a schema of its own: most of it is waiting for the leases of the dead.
+async fn dies_everywhere_on_postgres(effects: Effects) {
+    const OWN: [(&str, Left); 4] = [
+        ("postgres.write.before:1", Left::Nothing),
+        ("postgres.write.after:1", Left::Reserved),
+        ("postgres.write.before:2", Left::Charged),
+        ("postgres.write.after:2", Left::Completed),
+    ];
+    let mut deaths = JoinSet::new();
+    for (step, left) in STEPS.into_iter().chain(OWN) {
+        deaths.spawn(dies_at(Engine::Postgres, effects, step, left));
+    }
+    while let Some(death) = deaths.join_next().await {
+        death.unwrap();
+    }
+}
+
+/// Which answer of the database the gateway does not live to hear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unheard {
+    Reservation,
+    Completion,
+}
+
+/// Answers are held on the line, and the gateway is killed once the row shows that the commit has happened.
+async fn dies_unanswered(effects: Effects, unheard: Unheard) {
+    let (store, ledger) = (Store::new(Engine::Postgres), Ledger::open(effects).await);
+    let Store::Postgres { url, wire } = &store else { unreachable!("it is on PostgreSQL") };
+    let schema = url.rsplit('=').next().unwrap();
+    let gateway = Gateway::start(&store, &ledger, effects, None).await;
+    // Its connections are there, and its statements known to them.
+    client::pay(gateway.address, "before").await.unwrap();
+    let address = gateway.address;
+    let (state, left) = match unheard {
+        Unheard::Reservation => ("running", Left::Reserved),
+        Unheard::Completion => ("completed", Left::Completed),
+    };
+    if unheard == Unheard::Completion {
+        ledger.hold();
+    } else {
+        wire.hold(Direction::ToClient);
+    }
+    let paying = tokio::spawn(async move { client::pay(address, "lost").await });
+    if unheard == Unheard::Completion {
+        ledger.called("lost").await;
+        wire.hold(Direction::ToClient);
+        ledger.go_on();
+    }
+    committed(&format!(
+        "SELECT count(*) FROM {schema}.onlyonce_record WHERE key = 'lost' AND state = '{state}'"
+    ))
+    .await;
+    gateway.kill().await;
+    assert!(matches!(paying.await.unwrap(), Err(Lost)), "nobody answers for a dead process");
+    wire.cut();
+    wire.mend();
+    judge(&store, &ledger, effects, "lost", left).await;
+}
+
+/// Waits until the database counts one.
+async fn committed(sql: &str) {
+    let until = Instant::now() + process::PATIENCE;
+    while Server::shared().sql(sql) != "1" {
+        assert!(Instant::now() < until, "it is never committed: {sql}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn dies_at(engine: Engine, effects: Effects, step: &'static str, left: Left) {
+    let (store, ledger) = (Store::new(engine), Ledger::open(effects).await);
     // An order before it is on record whole.
-    let gateway = Gateway::start(&folder, &ledger, effects, None).await;
+    let gateway = Gateway::start(&store, &ledger, effects, None).await;
     let before = client::pay(gateway.address, "before").await.unwrap();
     gateway.kill().await;
 
-    let gateway = Gateway::start(&folder, &ledger, effects, Some(step)).await;
+    let gateway = Gateway::start(&store, &ledger, effects, Some(step)).await;
     let lost = client::pay(gateway.address, "lost").await;
     assert!(matches!(lost, Err(Lost)), "{step}: the failpoint was never reached: {lost:?}");
     gateway.died().await;
 
-    judge(&folder, &ledger, effects, "lost", left).await;
-    let gateway = Gateway::start(&folder, &ledger, effects, None).await;
+    judge(&store, &ledger, effects, "lost", left).await;
+    let gateway = Gateway::start(&store, &ledger, effects, None).await;
     let again = client::pay(gateway.address, "before").await.unwrap();
     assert!(again.is_replay() && again.body == before.body, "{step}: {before:?}, then {again:?}");
     assert_eq!(ledger.charges("before"), 1, "{step}");
 }
 
 /// A gateway that takes over tells its clients the truth, and goes on telling it.
-async fn judge(folder: &Folder, ledger: &Ledger, effects: Effects, key: &str, left: Left) {
-    let gateway = Gateway::start(folder, ledger, effects, None).await;
+async fn judge(store: &Store, ledger: &Ledger, effects: Effects, key: &str, left: Left) {
+    let gateway = Gateway::start(store, ledger, effects, None).await;
     let answer = client::retry(gateway.address, key).await;
     let told = format!("{effects:?} {key}: {left:?} was left, then {answer:?}");
     match (left, effects) {

@@ -11,12 +11,14 @@ use onlyonce::store::failpoint;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
+use xtask::engines::postgres::Server;
+use xtask::wire::Wire;
 
-use crate::Effects;
 use crate::ledger::Ledger;
+use crate::{Effects, Engine};
 
 /// How long anything may take before the test is over: a bound, never a pause.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How a process dies that is killed, and one that comes to its failpoint.
 const SIGNALS: [i32; 2] = [9, 6];
 
@@ -29,16 +31,16 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) async fn start(
-        folder: &Folder,
+        store: &Store,
         ledger: &Ledger,
         effects: Effects,
         failpoint: Option<&'static str>,
     ) -> Self {
-        let store = format!("sqlite:{}", folder.0.join("onlyonce.db").display());
         let mut process = Command::new(env!("CARGO_BIN_EXE_onlyonce"))
             .args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(["--upstream", &format!("http://{}", ledger.address), "--store", &store])
+            .args(["--upstream", &format!("http://{}", ledger.address), "--store", &store.url()])
             .args(["--set", &format!("policy.effects={}", effects.name()), "--set", "log.filter=off"])
+            .args(store.settings())
             .env_remove(failpoint::VARIABLE)
             .envs(failpoint.map(|name| (failpoint::VARIABLE, name)))
             .stdin(Stdio::null())
@@ -65,6 +67,44 @@ impl Gateway {
         let status = timeout(PATIENCE, self.process.wait()).await.expect("it dies").unwrap();
         let is_killed = status.signal().is_some_and(|signal| SIGNALS.contains(&signal));
         assert!(is_killed, "it was not killed but ended with {status}");
+    }
+}
+
+/// Where the gateways of one test keep their records, one after the other.
+#[derive(Debug)]
+pub(crate) enum Store {
+    /// In a file, whose next owner knows that the last one is dead.
+    Sqlite(Folder),
+    /// In a schema, on a line that can be held and cut. A dead gateway is only missed when its leases lapse.
+    Postgres { url: String, wire: Wire },
+}
+
+impl Store {
+    pub(crate) fn new(engine: Engine) -> Self {
+        match engine {
+            Engine::Sqlite => Self::Sqlite(Folder::new()),
+            Engine::Postgres => {
+                let server = Server::shared();
+                let wire = Wire::to(server.port()).unwrap();
+                let by_wire = format!("127.0.0.1:{}", wire.address().port());
+                let url = server.fresh_schema().replace(&format!("127.0.0.1:{}", server.port()), &by_wire);
+                Self::Postgres { url, wire }
+            }
+        }
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Sqlite(folder) => format!("sqlite:{}", folder.0.join("onlyonce.db").display()),
+            Self::Postgres { url, .. } => url.clone(),
+        }
+    }
+
+    fn settings(&self) -> &[&str] {
+        match self {
+            Self::Sqlite(_) => &[],
+            Self::Postgres { .. } => &["--set", "policy.lease=2s", "--set", "policy.store_timeout=1s"],
+        }
     }
 }
 

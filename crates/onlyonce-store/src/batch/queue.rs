@@ -20,17 +20,20 @@ pub(super) struct Queue<L> {
     /// Every id that is ready or under way, with the writes that came after it.
     behind: HashMap<Id, VecDeque<Entry<L>>>,
     in_flight: usize,
+    /// Of what has an order: what has none is cheap to ask.
     rows_in_flight: usize,
 }
 
 struct Entry<L> {
-    id: Id,
+    /// None: it has no order among others.
+    id: Option<Id>,
     bytes: usize,
     load: L,
 }
 
-/// Writes that go together.
+/// What goes together.
 pub(super) struct Batch<L> {
+    /// Those that are taken until it has ended.
     pub(super) ids: Vec<Id>,
     pub(super) loads: Vec<L>,
 }
@@ -47,7 +50,7 @@ impl<L> Queue<L> {
     }
 
     pub(super) fn push(&mut self, id: Id, bytes: usize, load: L) {
-        let entry = Entry { id, bytes, load };
+        let entry = Entry { id: Some(id), bytes, load };
         match self.behind.get_mut(&id) {
             Some(behind) => behind.push_back(entry),
             None => {
@@ -55,6 +58,11 @@ impl<L> Queue<L> {
                 self.ready.push_back(entry);
             }
         }
+    }
+
+    /// The same for what has no order: it waits for nothing but a place.
+    pub(super) fn push_free(&mut self, bytes: usize, load: L) {
+        self.ready.push_back(Entry { id: None, bytes, load });
     }
 
     /// Every batch that there is something for, and a place.
@@ -70,12 +78,12 @@ impl<L> Queue<L> {
         let mut batch = Batch { ids: Vec::new(), loads: Vec::new() };
         let mut bytes = 0_usize;
         while let Some(entry) = self.ready.pop_front_if(|next| {
-            let fits = batch.ids.len() < self.limits.rows_max
+            let fits = batch.loads.len() < self.limits.rows_max
                 && bytes.saturating_add(next.bytes) <= self.limits.bytes_max;
-            fits || batch.ids.is_empty()
+            fits || batch.loads.is_empty()
         }) {
             bytes = bytes.saturating_add(entry.bytes);
-            batch.ids.push(entry.id);
+            batch.ids.extend(entry.id);
             batch.loads.push(entry.load);
         }
         self.rows_in_flight += batch.ids.len();

@@ -15,6 +15,8 @@ pub(super) struct Failure {
     pub(super) kind: ErrorKind,
     /// What it means for a write.
     pub(super) left: Left,
+    /// Whether it certainly came to nothing, whatever became of the connection.
+    wrote_nothing: bool,
     message: String,
 }
 
@@ -34,13 +36,13 @@ pub(super) enum Left {
 impl Failure {
     /// Something that we or the server refused: nothing was written.
     pub(super) fn refused(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, left: Left::Nothing, message: message.into() }
+        Self { kind, left: Left::Nothing, wrote_nothing: true, message: message.into() }
     }
 
     /// Something after which nobody knows what was written.
     pub(super) fn doubt(place: &Place, what: &str) -> Self {
         let message = format!("PostgreSQL at {}: {what}", place.shown);
-        Self { kind: ErrorKind::Unavailable, left: Left::Doubt, message }
+        Self { kind: ErrorKind::Unavailable, left: Left::Doubt, wrote_nothing: false, message }
     }
 
     pub(super) fn late(place: &Place, after: Duration) -> Self {
@@ -55,16 +57,24 @@ impl Failure {
         let Some(code) = error.code() else {
             let (kind, remedy) = unspoken(error);
             let message = format!("PostgreSQL at {}: {}; {remedy}", place.shown, chain(error));
-            return Self { kind, left: Left::Doubt, message };
+            return Self { kind, left: Left::Doubt, wrote_nothing: false, message };
         };
         let (kind, left, remedy) = judge(code, place);
         let told = error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned());
         let message = format!("PostgreSQL at {}: {told} ({}); {remedy}", place.shown, code.code());
-        Self { kind, left, message }
+        // A refusal of the statement ends its transaction; what ends the connection may come after its commit.
+        let wrote_nothing = left != Left::Doubt || *code == SqlState::READ_ONLY_SQL_TRANSACTION;
+        Self { kind, left, wrote_nothing, message }
+    }
+
+    /// The same, of something that was never sent: there was no connection.
+    pub(super) fn before_sending(self) -> Self {
+        Self { wrote_nothing: true, ..self }
     }
 
     pub(super) fn error(&self) -> Error {
-        Error::new(self.kind, self.message.clone())
+        let error = Error::new(self.kind, self.message.clone());
+        if self.wrote_nothing { error.having_written_nothing() } else { error }
     }
 }
 
@@ -122,8 +132,9 @@ fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
     let user = place.user();
     let (kind, left, remedy) = match code.code() {
         "40001" | "40P01" => (Unavailable, Left::Again, "it may be sent again".to_owned()),
+        // No failure of the server: it must not count as one.
         "55P03" => {
-            (Unavailable, Left::Busy, "another transaction holds the record; see pg_stat_activity".to_owned())
+            (Other, Left::Busy, "another transaction holds the record; see pg_stat_activity".to_owned())
         }
         "57014" => {
             (Unavailable, Left::Nothing, "it took too long; see whether the server is overloaded".to_owned())
@@ -131,8 +142,7 @@ fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
         "25006" => (
             Unavailable,
             Left::Doubt,
-            "it is read-only or in recovery; point the URL at the primary, or add its host and \
-             target_session_attrs=read-write"
+            "it is read-only or in recovery; point the URL at the primary, or name all hosts in it"
                 .to_owned(),
         ),
         "53100" => (
@@ -160,7 +170,7 @@ fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
         "42P01" | "42703" | "42883" => (
             Misconfigured,
             Left::Nothing,
-            format!("schema \"{schema}\" lacks a migration; run them as its owner"),
+            format!("schema \"{schema}\" lacks a migration; run \"onlyonce migrate\" as its owner"),
         ),
         "XX001" | "XX002" => {
             (Corrupt, Left::Nothing, "the database is damaged; restore it from a backup".to_owned())

@@ -8,7 +8,8 @@
 //!    server is closed.
 //! 2. Nothing waits for ever: a place, a connection and an answer are waited for together, for one span.
 //! 3. Every connection is asked when it is made whether its server takes writes. `synchronous_commit=off` is lifted to
-//!    `on` there: nothing is acknowledged that a crash of the server could take back.
+//!    `on` there: nothing is acknowledged that a crash of the server could take back. Whether it has a standby that
+//!    confirms commits is asked too.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,10 +23,11 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, Socket, Statement};
 
+use super::doubt::Doubts;
 use super::failure::{Failure, Left};
 use super::statement::{Statements, Verb};
 use super::url::Place;
-use crate::ErrorKind;
+use crate::{ErrorKind, failpoint};
 
 /// The oldest server that knows all we say.
 const SERVER_MIN: u32 = 13_00_00;
@@ -65,21 +67,31 @@ pub(super) enum Plans {
 pub(super) struct Pool {
     place: Arc<Place>,
     statements: Arc<Statements>,
-    config: Config,
+    pub(super) doubts: Arc<Doubts>,
+    /// For each host.
+    configs: Vec<Config>,
     patience: Duration,
     places: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Pool {
-    pub(super) fn new(place: &Arc<Place>, statements: &Arc<Statements>, tuning: Tuning) -> Self {
-        let mut config = place.config.clone();
-        let said = config.get_options().unwrap_or_default();
-        config.options(format!("{said} {}", tuning.options()));
+    pub(super) fn new(
+        place: &Arc<Place>,
+        statements: &Arc<Statements>,
+        doubts: &Arc<Doubts>,
+        tuning: Tuning,
+    ) -> Self {
+        let mut configs = place.hosts.clone();
+        for config in &mut configs {
+            let said = config.get_options().unwrap_or_default();
+            config.options(format!("{said} {}", tuning.options()));
+        }
         Self {
             place: place.clone(),
             statements: statements.clone(),
-            config,
+            doubts: doubts.clone(),
+            configs,
             patience: tuning.statement.saturating_add(GRACE),
             places: Semaphore::new(tuning.connections.max(1)),
             idle: Mutex::default(),
@@ -92,7 +104,10 @@ impl Pool {
         verb: Verb,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Failure> {
-        let late = || Failure::late(&self.place, self.patience);
+        let late = || {
+            self.doubts.lost();
+            Failure::late(&self.place, self.patience)
+        };
         timeout(self.patience, self.ask(verb, parameters)).await.unwrap_or_else(|_| Err(late()))
     }
 
@@ -104,7 +119,10 @@ impl Pool {
     ) -> Result<Vec<Row>, Failure> {
         let mut pause = PAUSE;
         for _ in 0..RETRIES_MAX {
-            match self.query(verb, parameters).await {
+            failpoint!("postgres.write.before");
+            let answer = self.query(verb, parameters).await;
+            failpoint!("postgres.write.after");
+            match answer {
                 Err(failure) if failure.left == Left::Again => {}
                 answer => return answer,
             }
@@ -116,7 +134,7 @@ impl Pool {
 
     async fn ask(&self, verb: Verb, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
         let _place = self.place().await;
-        let mut connection = self.take().await?;
+        let mut connection = self.take().await.map_err(Failure::before_sending)?;
         let answer = connection.query(&self.statements, verb, parameters).await;
         let rows = match answer {
             Ok(rows) => rows,
@@ -125,12 +143,16 @@ impl Pool {
                 match failure.left {
                     Left::Busy | Left::Again | Left::Nothing => self.give_back(connection),
                     // What happened to this one has likely happened to the others.
-                    Left::Doubt => self.idle().clear(),
+                    Left::Doubt => {
+                        self.doubts.lost();
+                        self.idle().clear();
+                    }
                 }
                 return Err(failure);
             }
         };
         if connection.is_in_doubt.load(Ordering::Acquire) {
+            self.doubts.raise();
             let what = "the standby did not confirm the commit in time; see that it runs and can be reached";
             return Err(Failure::doubt(&self.place, what));
         }
@@ -164,13 +186,30 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of this kind, ready: for whoever needs one of its own.
+    /// A connection of this kind, ready: for whoever needs one of its own. Of several hosts, to the first that takes writes.
     pub(super) async fn connect(&self) -> Result<Connection, Failure> {
+        let (count, first) = (self.configs.len(), self.place.last.load(Ordering::Relaxed));
+        let mut failed = None;
+        for number in (first..count).chain(0..first) {
+            // Whoever waits may give up before a silent host does: the next one begins with another.
+            self.place.last.store((number + 1) % count, Ordering::Relaxed);
+            match self.connect_to(&self.configs[number]).await {
+                Ok(connection) => {
+                    self.place.last.store(number, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Err(failure) => failed = Some(failure),
+            }
+        }
+        Err(failed.expect("a URL names a host, or it is refused"))
+    }
+
+    async fn connect_to(&self, config: &Config) -> Result<Connection, Failure> {
         let within = self.place.connects_within();
         let connecting = async {
             let connection = match &self.place.tls {
-                None => open(&self.config, NoTls).await,
-                Some(tls) => open(&self.config, tls.clone()).await,
+                None => open(config, NoTls).await,
+                Some(tls) => open(config, tls.clone()).await,
             };
             let connection = connection.map_err(|error| Failure::of(&self.place, &error))?;
             self.set_up(&connection.client).await?;
@@ -186,7 +225,8 @@ impl Pool {
                    current_setting('transaction_read_only'),
                    set_config('synchronous_commit',
                               CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
-                                   ELSE current_setting('synchronous_commit') END, false)";
+                                   ELSE current_setting('synchronous_commit') END, false),
+                   current_setting('synchronous_standby_names', true)";
         let answer = client.simple_query(SQL).await.map_err(|error| Failure::of(&self.place, &error))?;
         let row = answer
             .iter()
@@ -205,9 +245,14 @@ impl Pool {
         let trouble = match (told(1), told(2)) {
             ("true", _) => "is in recovery: it is a standby, or still starting",
             (_, "on") => "is read-only",
-            _ => return Ok(()),
+            _ => {
+                self.doubts.connected(!told(4).is_empty());
+                return Ok(());
+            }
         };
-        let remedy = "point the URL at the primary, or add its host and target_session_attrs=read-write";
+        // The others are to the same server, and would still be answered: part of the looks would succeed.
+        self.idle().clear();
+        let remedy = "point the URL at the primary, or name all hosts in it";
         Err(Failure::refused(ErrorKind::Unavailable, format!("PostgreSQL at {shown} {trouble}; {remedy}")))
     }
 }

@@ -11,7 +11,7 @@ use super::pool::Pool;
 use super::row::{Stored, column};
 use super::scan::{self, Listed};
 use super::statement::Verb;
-use crate::{Cursor, Error, Expired};
+use crate::{Cursor, Error, Expired, failpoint};
 
 /// So many are judged, and deleted, at once.
 const ROWS_MAX: usize = 64;
@@ -60,7 +60,9 @@ async fn delete(pool: &Pool, judged: Vec<(Id, i64)>, expired: Expired) -> Result
         Expired::Delete => Verb::Delete,
         Expired::Keep => Verb::DeleteAndKeep,
     };
+    failpoint!("postgres.reap.before");
     let rows = pool.write(verb, &[&ids, &revisions]).await?;
+    failpoint!("postgres.reap.after");
     let deleted = rows.first().map_or(Ok(0), |row| column::<i64>(row, 0))?;
     Ok(usize::try_from(deleted).unwrap_or(0))
 }

@@ -12,6 +12,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Load,
+    Confirm,
+    LoadMany,
+    Epoch,
+    RaiseEpoch,
     Insert,
     Update,
     InsertWithMessages,
@@ -32,8 +36,12 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 22] = [
         Self::Load,
+        Self::Confirm,
+        Self::LoadMany,
+        Self::Epoch,
+        Self::RaiseEpoch,
         Self::Insert,
         Self::Update,
         Self::InsertWithMessages,
@@ -74,6 +82,10 @@ impl Statements {
 fn text(verb: Verb) -> String {
     match verb {
         Verb::Load => LOAD.to_owned(),
+        Verb::Confirm => CONFIRM.to_owned(),
+        Verb::LoadMany => LOAD_MANY.to_owned(),
+        Verb::Epoch => EPOCH.to_owned(),
+        Verb::RaiseEpoch => RAISE_EPOCH.to_owned(),
         Verb::Insert => format!("{INSERT} {INSERTED}"),
         Verb::Update => format!("{UPDATE} {UPDATED}"),
         Verb::InsertWithMessages => {
@@ -102,6 +114,28 @@ fn text(verb: Verb) -> String {
 const LOAD: &str = "
     SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
     FROM {schema}.onlyonce_record WHERE id = $1";
+
+/// Relies on the primary key. A look that is a commit: what it shows, a standby has confirmed when it answers.
+const CONFIRM: &str = "
+    UPDATE {schema}.onlyonce_record SET revision = revision WHERE id = $1
+    RETURNING revision, written_at, record, greatest(clock_timestamp(), written_at)";
+
+/// Many looks at once. Relies on the primary key, which is searched for each id. Of a record that is longer than `$2`
+/// bytes only its place is held: it is looked at alone, so that no answer holds a hundred large bodies.
+///
+/// ids, bytes
+const LOAD_MANY: &str = "
+    SELECT id, revision, written_at, CASE WHEN octet_length(record) <= $2::integer THEN record END,
+           greatest(clock_timestamp(), written_at)
+    FROM {schema}.onlyonce_record WHERE id = ANY($1::bytea[])";
+
+/// The table has one row. With it comes what the schema asks of a release by now: a node that runs is told when it has
+/// become too old.
+const EPOCH: &str = "
+    SELECT epoch, (SELECT max(needs) FROM {schema}.onlyonce_migration)
+    FROM {schema}.onlyonce_epoch WHERE one = 1";
+const RAISE_EPOCH: &str =
+    "UPDATE {schema}.onlyonce_epoch SET epoch = epoch + 1 WHERE one = 1 RETURNING epoch";
 
 /// Relies on the primary key: where the id is taken, nothing is written. Where somebody inserts it right now, it waits
 /// for them; a row that is merely locked it does not wait for.

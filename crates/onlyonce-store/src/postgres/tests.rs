@@ -69,7 +69,9 @@ fn arguments(verb: Verb) -> String {
     let ids = hundred("bytea", id);
     let row = "NULL, 9, 'running'";
     match verb {
-        Verb::Load => id.to_owned(),
+        Verb::Load | Verb::Confirm => id.to_owned(),
+        Verb::LoadMany => format!("{ids}, 65536"),
+        Verb::Epoch | Verb::RaiseEpoch | Verb::Count => String::new(),
         Verb::Insert => format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}"),
         Verb::InsertWithMessages => {
             format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
@@ -103,7 +105,6 @@ fn arguments(verb: Verb) -> String {
         Verb::ById => format!("{id}, NULL, 100, NULL"),
         Verb::ByState => format!("'unknown', {id}, NULL, 100"),
         Verb::Due => format!("ARRAY['running', 'completed'], NULL, {id}, NULL, 100"),
-        Verb::Count => String::new(),
         Verb::Delete | Verb::DeleteAndKeep => format!("{ids}, {}", hundred("bigint", "1")),
         Verb::Archived => format!("{id}, 10"),
         Verb::Claim => format!("{id}, 9, 10"),
@@ -114,8 +115,16 @@ fn arguments(verb: Verb) -> String {
     }
 }
 
-const HOT: [Verb; 6] =
-    [Verb::Load, Verb::Insert, Verb::Update, Verb::InsertWithMessages, Verb::UpdateWithMessages, Verb::Batch];
+const HOT: [Verb; 8] = [
+    Verb::Load,
+    Verb::Confirm,
+    Verb::LoadMany,
+    Verb::Insert,
+    Verb::Update,
+    Verb::InsertWithMessages,
+    Verb::UpdateWithMessages,
+    Verb::Batch,
+];
 
 /// E02: also on an empty table, where reading all of it looks cheap; the plan may be used long after it has grown.
 #[tokio::test(flavor = "multi_thread")]

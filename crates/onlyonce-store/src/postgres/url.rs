@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use tokio_postgres::Config;
@@ -18,6 +19,10 @@ use crate::ErrorKind;
 /// What a URL names. It holds a password: it has no `Debug`, and only [`Place::shown`] is ever told.
 pub(super) struct Place {
     pub(super) config: Config,
+    /// The same for each host alone, in the order of the URL.
+    pub(super) hosts: Vec<Config>,
+    /// Which of them took writes the last time: it is asked first.
+    pub(super) last: AtomicUsize,
     /// None where the connection is in clear.
     pub(super) tls: Option<Tls>,
     /// Where the tables are, as it was written.
@@ -71,12 +76,15 @@ impl Place {
                 "leave the parameter out, or name one",
             ));
         }
-        Ok(Self { config, tls, schema, shown })
+        let hosts = each_host(&config);
+        Ok(Self { config, hosts, last: AtomicUsize::new(0), tls, schema, shown })
     }
 
-    /// How long connecting may take, with everything that belongs to it.
+    /// How long connecting to one host may take, with everything that belongs to it: one that is silent must leave time
+    /// for the others.
     pub(super) fn connects_within(&self) -> Duration {
-        self.config.get_connect_timeout().copied().unwrap_or(CONNECT_WITHIN)
+        let within = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_WITHIN);
+        within / u32::try_from(self.hosts.len()).unwrap_or(1).max(1)
     }
 
     /// The schema as statements name it.
@@ -115,6 +123,39 @@ fn divide(url: &str) -> Result<(Ours, String), Failure> {
     }
     let theirs = if theirs.is_empty() { head.to_owned() } else { format!("{head}?{}", theirs.join("&")) };
     Ok((ours, theirs))
+}
+
+/// The library tries hosts one after the other too, but waits for ever at one that takes a connection and says nothing, as a
+/// server does that stands still.
+fn each_host(config: &Config) -> Vec<Config> {
+    let count = config.get_hosts().len().max(config.get_hostaddrs().len());
+    (0..count).map(|number| only_host(config, number)).collect()
+}
+
+fn only_host(config: &Config, number: usize) -> Config {
+    let mut only = Config::new();
+    match config.get_hosts().get(number) {
+        Some(Host::Tcp(name)) => drop(only.host(name)),
+        Some(Host::Unix(folder)) => drop(only.host_path(folder)),
+        None => {}
+    }
+    config.get_hostaddrs().get(number).map(|address| only.hostaddr(*address));
+    let ports = config.get_ports();
+    ports.get(number).or_else(|| ports.first()).map(|port| only.port(*port));
+    config.get_user().map(|user| only.user(user));
+    config.get_password().map(|password| only.password(password));
+    config.get_dbname().map(|name| only.dbname(name));
+    config.get_options().map(|options| only.options(options));
+    config.get_application_name().map(|name| only.application_name(name));
+    config.get_connect_timeout().map(|span| only.connect_timeout(*span));
+    config.get_tcp_user_timeout().map(|span| only.tcp_user_timeout(*span));
+    config.get_keepalives_interval().map(|span| only.keepalives_interval(span));
+    config.get_keepalives_retries().map(|count| only.keepalives_retries(count));
+    only.keepalives(config.get_keepalives()).keepalives_idle(config.get_keepalives_idle());
+    only.ssl_mode(config.get_ssl_mode()).ssl_negotiation(config.get_ssl_negotiation());
+    only.channel_binding(config.get_channel_binding())
+        .target_session_attrs(config.get_target_session_attrs());
+    only
 }
 
 fn tls(ours: &Ours, config: &Config) -> Result<Option<Tls>, Failure> {
@@ -225,6 +266,28 @@ mod tests {
         assert_eq!(place.config.get_application_name(), Some("x"));
         assert_eq!(place.connects_within(), Duration::from_secs(9));
         assert_eq!(parsed("postgres://ann@localhost/pay").schema, "public");
+    }
+
+    #[test]
+    fn each_host_keeps_what_the_url_says_of_all() {
+        let place = parsed(
+            "postgres://ann:s3cret@localhost:5433,127.0.0.1:5434/pay?connect_timeout=9&options=-c%20a=b",
+        );
+        let [first, second] = &place.hosts[..] else { panic!("there are two") };
+        assert_eq!((first.get_hosts().len(), first.get_ports()), (1, &[5433][..]));
+        assert_eq!(
+            (&second.get_hosts()[0], second.get_ports()),
+            (&Host::Tcp("127.0.0.1".into()), &[5434][..])
+        );
+        for host in [first, second] {
+            assert_eq!((host.get_user(), host.get_password()), (Some("ann"), Some(&b"s3cret"[..])));
+            assert_eq!((host.get_dbname(), host.get_options()), (Some("pay"), Some("-c a=b")));
+            assert_eq!(
+                (host.get_ssl_mode(), host.get_keepalives_idle()),
+                (SslMode::Disable, KEEPALIVE_AFTER)
+            );
+        }
+        assert_eq!(place.connects_within(), Duration::from_millis(4_500), "one that is silent leaves time");
     }
 
     #[test]

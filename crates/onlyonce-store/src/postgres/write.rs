@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::doubt::Mark;
 use super::failure::{Failure, Left};
 use super::pool::Pool;
 use super::row::{self, Columns, Moment, Stored, Swap, column};
@@ -38,14 +39,19 @@ pub(super) enum Answer {
 
 /// Writes what was handed in together.
 pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer, Error>> {
+    let mark = pool.doubts.mark();
     let asked = match &swaps[..] {
         [swap] => one(pool, swap).await,
         swaps => many(pool, swaps).await,
     };
     match asked {
         Ok(rows) => {
+            settle(pool, mark, &rows);
             let mut answers = Answers::of(rows);
-            swaps.into_iter().map(|swap| answer(answers.take(swap.id), swap)).collect()
+            let shows = pool.doubts.are_settled();
+            // What stands there is not shown on doubt: that takes a look of its own.
+            let mut found = |id| answers.take(id).filter(|found| shows || matches!(found, Found::Written(_)));
+            swaps.into_iter().map(|swap| answer(found(swap.id), swap)).collect()
         }
         Err(failure) => {
             // A row that is held, or refused for what it is, must not take the others with it. A server in trouble
@@ -73,12 +79,17 @@ fn answer(found: Option<Found>, swap: Swap) -> Result<Answer, Error> {
 /// Writes one row, and waits for whoever holds it as long as the pool's lock time-out allows.
 pub(super) async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
     for _ in 0..LOOKS_MAX {
-        match Answers::of(one(pool, &swap).await?).take(swap.id) {
+        let mark = pool.doubts.mark();
+        let rows = one(pool, &swap).await?;
+        settle(pool, mark, &rows);
+        match Answers::of(rows).take(swap.id) {
             Some(Found::Written(written_at)) => return Ok(swap.applied(written_at)),
-            Some(Found::Stands(stored)) => return Ok(Swapped::Lost(Some(stored?.seen()?))),
-            None => {}
+            Some(Found::Stands(stored)) if pool.doubts.are_settled() => {
+                return Ok(Swapped::Lost(Some(stored?.seen()?)));
+            }
+            Some(Found::Stands(_)) | None => {}
         }
-        // The row changed while the statement ran: it is neither written nor seen.
+        // The row changed while the statement ran, and is neither written nor seen; or it is not to be shown yet.
         let seen = load(pool, swap.id).await?;
         if seen.as_ref().is_none_or(|stored| Some(stored.revision.0.cast_signed()) != swap.expected) {
             return Ok(Swapped::Lost(seen.map(Stored::seen).transpose()?));
@@ -91,8 +102,27 @@ pub(super) async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
 }
 
 pub(super) async fn load(pool: &Pool, id: Id) -> Result<Option<Stored>, Error> {
-    let rows = pool.query(Verb::Load, &[&&id.0[..]]).await?;
-    rows.first().map(|row| Stored::read(id, row, 0)).transpose()
+    let read = |rows: &[Row]| rows.first().map(|row| Stored::read(id, row, 0)).transpose();
+    if pool.doubts.are_settled() {
+        let rows = pool.query(Verb::Load, &[&&id.0[..]]).await?;
+        // It may have taken a new connection, and that a doubt.
+        if pool.doubts.are_settled() {
+            return read(&rows);
+        }
+    }
+    let mark = pool.doubts.mark();
+    let rows = pool.write(Verb::Confirm, &[&&id.0[..]]).await?;
+    if !rows.is_empty() {
+        pool.doubts.settle(mark);
+    }
+    read(&rows)
+}
+
+/// What was written is confirmed, and with it all that was written before.
+fn settle(pool: &Pool, mark: Mark, rows: &[(Id, Found)]) {
+    if rows.iter().any(|(_, found)| matches!(found, Found::Written(_))) {
+        pool.doubts.settle(mark);
+    }
 }
 
 /// What a statement says of a row.

@@ -68,6 +68,28 @@ async fn settle() {
     }
 }
 
+/// What has no order goes together, whatever it is about, and is answered like the rest.
+#[tokio::test]
+async fn looks_go_together_and_keep_no_order() {
+    let gated = Gated::new(LIMITS);
+    let ask = |row| {
+        let batcher = gated.batcher.clone();
+        tokio::spawn(async move { batcher.ask(1, row).await })
+    };
+    let first = ask(5);
+    gated.until_batches(1).await;
+    let rest: Vec<_> = [5, 5, 901].map(ask).into();
+    settle().await;
+    gated.gate.add_permits(2);
+    assert_eq!(first.await.unwrap().unwrap(), 5);
+    let mut answers = Vec::new();
+    for look in rest {
+        answers.push(look.await.unwrap().ok());
+    }
+    assert_eq!(answers, [Some(5), Some(5), None]);
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![5], vec![5, 5, 901]]);
+}
+
 #[tokio::test]
 async fn a_lone_write_goes_at_once_and_those_that_come_meanwhile_go_together() {
     let gated = Gated::new(LIMITS);

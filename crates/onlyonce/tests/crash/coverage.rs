@@ -24,11 +24,13 @@ pub(crate) fn every_failpoint_in_the_source_is_listed() {
 /// Each migration is two steps of its own.
 pub(crate) fn every_migration_is_listed() {
     let crates = package().parent().expect("the package lies in a folder of packages").to_owned();
-    let folder = std::fs::read_dir(crates.join("onlyonce-store/src/migrations/sqlite"));
-    for number in 1..=folder.expect("the migrations are there").count() {
-        for side in ["before", "after"] {
-            let name = format!("sqlite.migrate.{side}:{number}");
-            assert!(ALL.iter().any(|failpoint| failpoint.name == name), "{name} is not in the list");
+    for engine in ["sqlite", "postgres"] {
+        let folder = std::fs::read_dir(crates.join("onlyonce-store/src/migrations").join(engine));
+        for number in 1..=folder.expect("the migrations are there").count() {
+            for side in ["before", "after"] {
+                let name = format!("{engine}.migrate.{side}:{number}");
+                assert!(ALL.iter().any(|failpoint| failpoint.name == name), "{name} is not in the list");
+            }
         }
     }
 }

@@ -11,10 +11,28 @@ pub(crate) struct Failpoint {
     pub(crate) stage: Stage,
 }
 
+/// What a victim keeps its records in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+impl Engine {
+    /// Every step that a victim on this engine can come to.
+    pub(crate) fn failpoints(self) -> impl Iterator<Item = &'static Failpoint> + Clone {
+        let of_the_other = match self {
+            Self::Sqlite => "postgres.",
+            Self::Postgres => "sqlite.",
+        };
+        ALL.iter().filter(move |failpoint| !failpoint.name.starts_with(of_the_other))
+    }
+}
+
 /// What a victim must be doing to come to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Making a file where there was none.
+    /// Making a file, or tables, where there were none.
     Creating,
     /// Opening a file that a killed process left, with an attempt in it that ran.
     Opening,
@@ -48,7 +66,7 @@ const fn at(name: &'static str, stage: Stage) -> Failpoint {
 }
 
 /// In the order in which a life comes to them.
-pub(crate) const ALL: [Failpoint; 32] = [
+pub(crate) const ALL: [Failpoint; 44] = [
     at("sqlite.create.before", Stage::Creating),
     at("sqlite.create.after", Stage::Creating),
     at("sqlite.migrate.before:1", Stage::Creating),
@@ -57,18 +75,28 @@ pub(crate) const ALL: [Failpoint; 32] = [
     at("sqlite.migrate.after:2", Stage::Creating),
     at("sqlite.migrate.before:3", Stage::Creating),
     at("sqlite.migrate.after:3", Stage::Creating),
+    at("postgres.migrate.before:1", Stage::Creating),
+    at("postgres.migrate.after:1", Stage::Creating),
+    at("postgres.migrate.before:2", Stage::Creating),
+    at("postgres.migrate.after:2", Stage::Creating),
+    at("postgres.migrate.before:3", Stage::Creating),
+    at("postgres.migrate.after:3", Stage::Creating),
     at("sqlite.lapse.before", Stage::Opening),
     at("sqlite.lapse.after", Stage::Opening),
     at("sqlite.open.ready", Stage::Opening),
     at("begin.before", Stage::Serving(Left::Nothing)),
     at("sqlite.commit.before:1", Stage::Serving(Left::Nothing)),
     at("sqlite.commit.after:1", Stage::Serving(Left::Reserved)),
+    at("postgres.write.before:1", Stage::Serving(Left::Nothing)),
+    at("postgres.write.after:1", Stage::Serving(Left::Reserved)),
     at("begin.after", Stage::Serving(Left::Reserved)),
     at("run.before", Stage::Serving(Left::Reserved)),
     at("run.after", Stage::Serving(Left::Worked)),
     at("finish.before", Stage::Serving(Left::Worked)),
     at("sqlite.commit.before:2", Stage::Serving(Left::Worked)),
     at("sqlite.commit.after:2", Stage::Serving(Left::Completed)),
+    at("postgres.write.before:2", Stage::Serving(Left::Worked)),
+    at("postgres.write.after:2", Stage::Serving(Left::Completed)),
     at("finish.after", Stage::Serving(Left::Completed)),
     at("renew.before", Stage::Renewing),
     at("renew.after", Stage::Renewing),
@@ -77,6 +105,8 @@ pub(crate) const ALL: [Failpoint; 32] = [
     at("reap.before", Stage::Reaping),
     at("sqlite.reap.before", Stage::Reaping),
     at("sqlite.reap.after", Stage::Reaping),
+    at("postgres.reap.before", Stage::Reaping),
+    at("postgres.reap.after", Stage::Reaping),
     at("reap.after", Stage::Reaping),
     at("sqlite.checkpoint.before", Stage::CarryingOver),
     at("sqlite.checkpoint.after", Stage::CarryingOver),

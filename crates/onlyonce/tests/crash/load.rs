@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::failpoints::Engine;
 use crate::judge::judge_on;
 use crate::order::{Answer, Kind, Lost, Order, Wish, retry};
 use crate::process::Life;
@@ -12,7 +13,14 @@ use crate::world::World;
 
 /// Set it to what a failed run printed, to have the same kills again.
 const SEED: &str = "ONLYONCE_CRASH_SEED";
-const ROUNDS: u64 = 12;
+/// On PostgreSQL each one waits for the leases of the dead.
+const fn rounds(engine: Engine) -> u64 {
+    match engine {
+        Engine::Sqlite => 12,
+        Engine::Postgres => 4,
+    }
+}
+
 const CLIENTS: u64 = 50;
 /// A process is killed after so many answers, at the latest.
 const ANSWERS_MAX: u64 = 150;
@@ -22,12 +30,12 @@ const MORE_MS_MAX: u64 = 5;
 /// So many orders must have been cut in the middle of their work, or the kills proved nothing.
 const CUT_MIN: usize = 4;
 
-/// P05, U03, E01
-pub(crate) async fn killed_at_any_moment() {
+/// P05, U03, E01, E02
+pub(crate) async fn killed_at_any_moment(engine: Engine) {
     let mut random = Random::seeded();
-    let mut world = World::new(Kind::Opaque).await;
+    let mut world = World::on(engine, Kind::Opaque).await;
     let (mut in_doubt, mut unfinished) = (0, 0);
-    for round in 0..ROUNDS {
+    for round in 0..rounds(engine) {
         let (answers, more) = (1 + random.below(ANSWERS_MAX), random.below(MORE_MS_MAX));
         kill_under_load(&mut world, round, answers, Duration::from_millis(more)).await;
         let victim = world.ready(Life::USUAL).await;

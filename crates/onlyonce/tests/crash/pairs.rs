@@ -1,21 +1,27 @@
 //! Two deaths: the process that recovers from the first dies as well.
 
 use crate::death::{Death, die, die_or_live};
-use crate::failpoints::{ALL, Failpoint, Stage};
+use crate::failpoints::{Engine, Failpoint, Stage};
 use crate::judge::judge;
 use crate::order::Kind;
 use crate::process::Life;
 use crate::world::{PAGE_BYTES_MIN, World};
 
 /// Every pair of steps. A file is created once: whoever dies later does not die creating it.
-pub(crate) fn all() -> impl Iterator<Item = (&'static Failpoint, &'static Failpoint)> {
-    let pairs = ALL.iter().flat_map(|first| ALL.iter().map(move |second| (first, second)));
+pub(crate) fn all(engine: Engine) -> impl Iterator<Item = (&'static Failpoint, &'static Failpoint)> {
+    let all = engine.failpoints();
+    let pairs = all.clone().flat_map(move |first| all.clone().map(move |second| (first, second)));
     pairs.filter(|(first, second)| first.stage == Stage::Creating || second.stage != Stage::Creating)
 }
 
 /// P05, U03, U04
-pub(crate) async fn killed_twice(first: &'static Failpoint, second: &'static Failpoint, kind: Kind) {
-    let mut world = World::new(kind).await;
+pub(crate) async fn killed_twice(
+    engine: Engine,
+    first: &'static Failpoint,
+    second: &'static Failpoint,
+    kind: Kind,
+) {
+    let mut world = World::on(engine, kind).await;
     if [first.stage, second.stage].contains(&Stage::CarryingOver) {
         world.page_bytes = PAGE_BYTES_MIN;
     }
@@ -33,7 +39,10 @@ pub(crate) async fn killed_twice(first: &'static Failpoint, second: &'static Fai
 /// of the dead lapses once.
 fn comes_there(first: &Failpoint, second: &Failpoint) -> bool {
     match second.stage {
-        Stage::Creating => first.name == second.name && second.step() == "sqlite.create.before",
+        Stage::Creating => {
+            let is_first = ["sqlite.create.before", "postgres.migrate.before"].contains(&second.step());
+            first.name == second.name && is_first
+        }
         Stage::Opening => second.step() == "sqlite.open.ready" || first.leaves_running(),
         Stage::Serving(_) | Stage::Renewing | Stage::Sweeping | Stage::Reaping | Stage::CarryingOver => true,
     }

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -55,6 +54,12 @@ impl Life {
         Self { lease_seconds: 1, ..self }
     }
 
+    /// Shorter leases, for a store that does not know by itself that its process is dead: what it left lapses when its
+    /// lease does.
+    pub(crate) fn with_leases_to_be_waited_for(self) -> Self {
+        Self { lease_seconds: self.lease_seconds.min(2), ..self }
+    }
+
     /// The opaque route calls itself keyed.
     pub(crate) const fn with_a_lie(self) -> Self {
         Self { honesty: false, ..self }
@@ -64,7 +69,8 @@ impl Life {
 /// Where a victim lives; the same for all lives of a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site<'a> {
-    pub(crate) file: &'a Path,
+    /// As settings name it.
+    pub(crate) store: &'a str,
     pub(crate) page_bytes: u32,
     pub(crate) ledger: SocketAddr,
 }
@@ -88,7 +94,7 @@ pub(crate) enum Started {
 pub(crate) async fn start(site: &Site<'_>, life: Life) -> Started {
     let mut command = Command::new(std::env::current_exe().expect("a running program has a path"));
     command
-        .env(victim::FILE, site.file)
+        .env(victim::STORE, site.store)
         .env(victim::LEDGER, site.ledger.to_string())
         .env(victim::PAGE_BYTES, site.page_bytes.to_string())
         .env(victim::WORKERS, on(life.workers))

@@ -1,42 +1,42 @@
 //! One death each, at every step, for every kind of effects.
 
 use crate::death::die;
-use crate::failpoints::{Failpoint, Stage};
+use crate::failpoints::{Engine, Failpoint, Stage};
 use crate::judge::judge;
 use crate::order::{Kind, Wish};
 use crate::process::Life;
 use crate::world::{PAGE_BYTES_MIN, World};
 
 /// Kills a process at `failpoint`, and judges what the next one makes of it.
-pub(crate) async fn killed_at(failpoint: &'static Failpoint, kind: Kind) {
+pub(crate) async fn killed_at(engine: Engine, failpoint: &'static Failpoint, kind: Kind) {
     match failpoint.stage {
-        Stage::Creating => killed_while_creating(failpoint, kind).await,
-        Stage::Opening => killed_while_opening(failpoint, kind).await,
-        Stage::Serving(_) | Stage::Renewing => killed_while_serving(failpoint, kind).await,
-        Stage::Sweeping => killed_while_sweeping(failpoint, kind).await,
-        Stage::Reaping => killed_while_reaping(failpoint, kind).await,
-        Stage::CarryingOver => killed_while_carrying_over(failpoint, kind).await,
+        Stage::Creating => killed_while_creating(engine, failpoint, kind).await,
+        Stage::Opening => killed_while_opening(engine, failpoint, kind).await,
+        Stage::Serving(_) | Stage::Renewing => killed_while_serving(engine, failpoint, kind).await,
+        Stage::Sweeping => killed_while_sweeping(engine, failpoint, kind).await,
+        Stage::Reaping => killed_while_reaping(engine, failpoint, kind).await,
+        Stage::CarryingOver => killed_while_carrying_over(engine, failpoint, kind).await,
     }
 }
 
-/// P05, R01, U03, U04, X05, E01
-async fn killed_while_serving(failpoint: &Failpoint, kind: Kind) {
-    let mut world = World::new(kind).await;
+/// P05, R01, U03, U04, X05, E01, E02
+async fn killed_while_serving(engine: Engine, failpoint: &Failpoint, kind: Kind) {
+    let mut world = World::on(engine, kind).await;
     answered_and_killed(&mut world).await;
     die(&mut world, failpoint).await;
     judge(&mut world).await;
 }
 
-/// E01: a file that was not finished is finished by the next process.
-async fn killed_while_creating(failpoint: &Failpoint, kind: Kind) {
-    let mut world = World::new(kind).await;
+/// E01, E02: a file that was not finished is finished by the next process.
+async fn killed_while_creating(engine: Engine, failpoint: &Failpoint, kind: Kind) {
+    let mut world = World::on(engine, kind).await;
     die(&mut world, failpoint).await;
     judge(&mut world).await;
 }
 
 /// E01, U03: what a dead process left running lapses once, also where the one that finds it dies too.
-async fn killed_while_opening(failpoint: &Failpoint, kind: Kind) {
-    let mut world = World::new(kind).await;
+async fn killed_while_opening(engine: Engine, failpoint: &Failpoint, kind: Kind) {
+    let mut world = World::on(engine, kind).await;
     answered_and_killed(&mut world).await;
     let victim = world.ready(Life::USUAL).await;
     world.kill_while_working(victim).await;
@@ -45,23 +45,23 @@ async fn killed_while_opening(failpoint: &Failpoint, kind: Kind) {
 }
 
 /// M01, U03
-async fn killed_while_sweeping(failpoint: &Failpoint, kind: Kind) {
-    let mut world = World::new(kind).await;
+async fn killed_while_sweeping(engine: Engine, failpoint: &Failpoint, kind: Kind) {
+    let mut world = World::on(engine, kind).await;
     answered_and_killed(&mut world).await;
     die(&mut world, failpoint).await;
     judge(&mut world).await;
 }
 
 /// M02, P05: what has not expired is still replayed, and what has expired is no more.
-async fn killed_while_reaping(failpoint: &Failpoint, kind: Kind) {
-    let mut world = World::new(kind).await;
+async fn killed_while_reaping(engine: Engine, failpoint: &Failpoint, kind: Kind) {
+    let mut world = World::on(engine, kind).await;
     die(&mut world, failpoint).await;
     judge(&mut world).await;
 }
 
 /// E01, P05
-async fn killed_while_carrying_over(failpoint: &Failpoint, kind: Kind) {
-    let mut world = World::new(kind).await;
+async fn killed_while_carrying_over(engine: Engine, failpoint: &Failpoint, kind: Kind) {
+    let mut world = World::on(engine, kind).await;
     world.page_bytes = PAGE_BYTES_MIN;
     answered_and_killed(&mut world).await;
     die(&mut world, failpoint).await;

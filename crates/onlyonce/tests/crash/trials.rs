@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::failpoints::ALL;
+use crate::failpoints::Engine;
 use crate::order::Kind;
 use crate::{coverage, load, pairs, planted, scenario, torn};
 
@@ -27,7 +27,12 @@ fn all() -> Vec<Trial> {
             coverage::every_failpoint_in_the_source_is_listed();
         }),
         trial("coverage::every_migration_is_listed", async || coverage::every_migration_is_listed()),
-        trial("load::what_was_answered_before_a_kill_is_answered_after", load::killed_at_any_moment),
+        trial("load::what_was_answered_before_a_kill_is_answered_after", || {
+            load::killed_at_any_moment(Engine::Sqlite)
+        }),
+        trial("postgres::load::what_was_answered_before_a_kill_is_answered_after", || {
+            load::killed_at_any_moment(Engine::Postgres)
+        }),
     ];
     trials.extend([
         trial("planted::a_second_charge_is_noticed", planted::a_second_charge_is_noticed),
@@ -35,26 +40,46 @@ fn all() -> Vec<Trial> {
         trial("planted::a_step_never_reached_is_noticed", planted::a_step_never_reached_is_noticed),
     ]);
     for kind in Kind::ALL {
-        for failpoint in &ALL {
-            let name = format!("{}::killed_at_{}", kind.name(), failpoint.label());
-            trials.push(trial(name, move || scenario::killed_at(failpoint, kind)));
-        }
+        trials.extend(single(Engine::Sqlite, kind));
         for tear in torn::Tear::ALL {
             let name = format!("{}::{}", kind.name(), tear.name());
             trials.push(trial(name, move || torn::opens_and_continues(tear, kind)));
         }
         if std::env::var_os(PAIRS).is_some() {
-            trials.extend(pairs_of(kind));
+            trials.extend(pairs_of(Engine::Sqlite, kind));
+            trials.extend(single(Engine::Postgres, kind));
+            trials.extend(pairs_of(Engine::Postgres, kind));
         }
+    }
+    if std::env::var_os(PAIRS).is_none() {
+        trials
+            .extend([Kind::Opaque, Kind::Keyed].into_iter().flat_map(|kind| single(Engine::Postgres, kind)));
     }
     trials
 }
 
+/// One death each.
+fn single(engine: Engine, kind: Kind) -> impl Iterator<Item = Trial> {
+    engine.failpoints().map(move |failpoint| {
+        let name = format!("{}{}::killed_at_{}", prefix(engine), kind.name(), failpoint.label());
+        trial(name, move || scenario::killed_at(engine, failpoint, kind))
+    })
+}
+
+/// What the names of scenarios on an engine begin with.
+const fn prefix(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Sqlite => "",
+        Engine::Postgres => "postgres::",
+    }
+}
+
 /// Apart from the others: they take minutes, and `cargo xtask crash --all` runs them.
-fn pairs_of(kind: Kind) -> impl Iterator<Item = Trial> {
-    pairs::all().map(move |(first, second)| {
-        let name = format!("pairs::{}::{}_then_{}", kind.name(), first.label(), second.label());
-        trial(name, move || pairs::killed_twice(first, second, kind))
+fn pairs_of(engine: Engine, kind: Kind) -> impl Iterator<Item = Trial> {
+    pairs::all(engine).map(move |(first, second)| {
+        let (prefix, kind_name) = (prefix(engine), kind.name());
+        let name = format!("{prefix}pairs::{kind_name}::{}_then_{}", first.label(), second.label());
+        trial(name, move || pairs::killed_twice(engine, first, second, kind))
     })
 }
 

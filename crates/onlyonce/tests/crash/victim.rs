@@ -1,10 +1,9 @@
-//! The process that is killed: a service as a user would write it, on `sqlite:FILE`, with its workers.
+//! The process that is killed: a service as a user would write it, on a store of either engine, with its workers.
 //!
 //! It is this very test binary, started anew by the driver. Its settings come in the environment, its ready line goes
 //! to stdout, and it ends at once when its stdin does: nothing is left behind by a driver that was itself killed.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +15,9 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::Full;
-use onlyonce::store::sqlite::{Options, Sqlite};
-use onlyonce::store::{Change, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::postgres::{self, Postgres};
+use onlyonce::store::sqlite::{self, Sqlite};
+use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
 use onlyonce::worker::{Background, Workers};
 use onlyonce::{Attempt, Effects, Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen, StateName};
@@ -25,8 +25,8 @@ use tokio::io::AsyncReadExt;
 
 use crate::order::{Kind, WISH, Wish, send};
 
-/// Names the store file, and makes this process a victim.
-pub(crate) const FILE: &str = "ONLYONCE_CRASH_VICTIM";
+/// Names the store, and makes this process a victim.
+pub(crate) const STORE: &str = "ONLYONCE_CRASH_VICTIM";
 /// Where the ledger listens.
 pub(crate) const LEDGER: &str = "ONLYONCE_CRASH_LEDGER";
 /// Whether the sweeper and the reaper work: `on` or `off`.
@@ -50,22 +50,31 @@ const LARGE_BYTES: usize = 4 << 20;
 const WORK_EVERY: Duration = Duration::from_millis(50);
 
 /// Serves until it is killed.
-pub(crate) fn run(file: &Path) {
+pub(crate) fn run(store: &str) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(serve(file));
+    runtime.expect("a runtime").block_on(serve(store));
 }
 
-async fn serve(file: &Path) {
+async fn serve(store: &str) {
     tokio::spawn(end_with_the_driver());
-    let options = Options { page_bytes: number(PAGE_BYTES), ..Options::default() };
-    let sqlite = Sqlite::open(file, options).await.unwrap_or_else(|error| panic!("{error}"));
-    let store: Arc<dyn Store> = if is_on(RENEWALS) { Arc::new(sqlite) } else { Arc::new(NoRenewals(sqlite)) };
+    let store = open(store).await.unwrap_or_else(|error| panic!("{error}"));
+    let store = if is_on(RENEWALS) { store } else { Arc::new(NoRenewals(store)) };
     let onlyonce = Onlyonce::new(store);
     let background = Background { sweep_every: WORK_EVERY, reap_every: WORK_EVERY, reap_batch: 10 };
     let _workers = is_on(WORKERS).then(|| Workers::start(onlyonce.engine(), &background));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     println!("{READY}{}", listener.local_addr().expect("a bound listener has an address"));
     axum::serve(listener, app(&onlyonce)).await.expect("the server serves until it is killed");
+}
+
+async fn open(store: &str) -> Result<Arc<dyn Store>, Error> {
+    if let Some(file) = store.strip_prefix("sqlite:") {
+        let options = sqlite::Options { page_bytes: number(PAGE_BYTES), ..sqlite::Options::default() };
+        return Ok(Arc::new(Sqlite::open(file, options).await?));
+    }
+    let store = Postgres::open(store, postgres::Options::default()).await?;
+    store.prepare().await?;
+    Ok(Arc::new(store))
 }
 
 fn is_on(variable: &str) -> bool {
@@ -146,7 +155,7 @@ async fn work(
 /// A store that takes everything but renewals, so that a lease lapses while its handler lives: as on a node that was
 /// suspended, and comes back.
 #[derive(Debug)]
-struct NoRenewals(Sqlite);
+struct NoRenewals(Arc<dyn Store>);
 
 impl NoRenewals {
     async fn is_renewal(&self, id: Id, change: &Change) -> Result<bool, Error> {
@@ -179,6 +188,14 @@ impl Store for NoRenewals {
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.0.reap(limit).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        self.0.epoch().await
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        self.0.raise_epoch().await
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

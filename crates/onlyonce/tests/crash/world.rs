@@ -1,4 +1,4 @@
-//! One world for every scenario: a store file, a ledger, and what its clients know so far.
+//! One world for every scenario: a store, a ledger, and what its clients know so far.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use xtask::engines::postgres::Server;
 
-use crate::failpoints::Left;
+use crate::failpoints::{Engine, Left};
 use crate::ledger::Ledger;
 use crate::order::{Answer, Kind, Lost, Order, Wish, retry, send};
 use crate::process::{Life, PATIENCE, Site, Started, Victim, start};
@@ -23,7 +24,10 @@ pub(crate) const PAGE_BYTES_MIN: u32 = 512;
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) kind: Kind,
+    pub(crate) engine: Engine,
     pub(crate) ledger: Arc<Ledger>,
+    /// As settings name it.
+    store: String,
     /// The page size of the store's file.
     pub(crate) page_bytes: u32,
     folder: Folder,
@@ -38,11 +42,22 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new(kind: Kind) -> Self {
+        Self::on(Engine::Sqlite, kind).await
+    }
+
+    pub(crate) async fn on(engine: Engine, kind: Kind) -> Self {
+        let folder = Folder::new();
+        let store = match engine {
+            Engine::Sqlite => format!("sqlite:{}", folder.file().display()),
+            Engine::Postgres => Server::shared().fresh_schema(),
+        };
         Self {
             kind,
+            engine,
             ledger: Ledger::open().await,
+            store,
             page_bytes: PAGE_BYTES,
-            folder: Folder::new(),
+            folder,
             orders: 0,
             acknowledged: Vec::new(),
             doubtful: Vec::new(),
@@ -58,9 +73,9 @@ impl World {
         world
     }
 
-    /// The store's file.
+    /// The store's file, where it is in one.
     pub(crate) fn file(&self) -> PathBuf {
-        self.folder.path.join("onlyonce.db")
+        self.folder.file()
     }
 
     /// The store's write-ahead log.
@@ -69,7 +84,11 @@ impl World {
     }
 
     pub(crate) async fn start(&self, life: Life) -> Started {
-        let site = Site { file: &self.file(), page_bytes: self.page_bytes, ledger: self.ledger.address };
+        let site = Site { store: &self.store, page_bytes: self.page_bytes, ledger: self.ledger.address };
+        let life = match self.engine {
+            Engine::Sqlite => life,
+            Engine::Postgres => life.with_leases_to_be_waited_for(),
+        };
         start(&site, life).await
     }
 
@@ -161,6 +180,10 @@ impl Folder {
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("the folder for temporary files can be written");
         Self { path, is_kept_on_failure: true }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.path.join("onlyonce.db")
     }
 }
 

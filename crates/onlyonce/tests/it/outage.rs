@@ -6,7 +6,7 @@ use onlyonce::Policy;
 use onlyonce::health::Health;
 use onlyonce::policy::StoreDown;
 
-use crate::world::{Fault, World, order, order_with, settle};
+use crate::world::{Fault, LATE, World, order, order_with, settle};
 
 /// X01
 #[tokio::test(start_paused = true)]
@@ -128,6 +128,47 @@ async fn a_reservation_whose_answer_was_lost_is_given_back() {
         ("201 run 1".into(), 1),
         "it knows that nothing was sent"
     );
+}
+
+/// X05, U02: a write that waits for a row that somebody holds is carried out long after its caller has given up.
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_is_written_late_is_given_back() {
+    let world = World::new(Policy::default());
+    assert_eq!(world.send(order_with("k", &[("x-status", "500")])).await.status, 500);
+    world.store.next([Fault::Late]);
+    assert_eq!(world.send(order("k")).await.summary(), "503 idempotency_store_unavailable");
+    world.pass(2 * LATE).await;
+    let again = world.send(order("k")).await;
+    assert_eq!((again.summary(), world.handler.runs()), ("201 run 2".into(), 2));
+}
+
+/// X02: what was never sent is not looked for; an outage must not be followed by a look for each request it refused.
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_was_never_sent_is_not_looked_for() {
+    let world = World::new(Policy::default());
+    world.store.always(Some(Fault::Stalled));
+    for number in 0..5 {
+        world.send(order(&format!("k{number}"))).await;
+    }
+    for number in 0..100 {
+        assert_eq!(world.send(order(&format!("m{number}"))).await.status, 503);
+    }
+    world.store.always(None);
+    world.pass(Duration::from_secs(10)).await;
+    assert!(world.store.looks() < 50, "{} looks for the five that were sent", world.store.looks());
+}
+
+/// X02: a store that can be read and takes no writes is not hammered with them.
+#[tokio::test(start_paused = true)]
+async fn looks_that_are_answered_do_not_close_the_breaker_for_writes() {
+    let world = World::new(Policy::default());
+    world.store.always(Some(Fault::ReadOnly));
+    for number in 0..100 {
+        assert_eq!(world.send(order(&format!("k{number}"))).await.status, 503);
+        settle().await;
+    }
+    assert!(world.store.looks() > 0, "what became of the writes is looked for");
+    assert!(world.store.writes() < 20, "{} writes", world.store.writes());
 }
 
 /// X05

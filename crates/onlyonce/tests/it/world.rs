@@ -4,7 +4,7 @@
 //! clock with it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
-use onlyonce::store::{Change, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
 use onlyonce::{Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen};
 use onlyonce_core::time::Timestamp;
@@ -28,11 +28,15 @@ use tower::ServiceExt;
 /// A store whose clock is tokio's and that fails on order.
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
-    memory: Memory,
+    memory: Arc<Memory>,
     faults: Mutex<VecDeque<Fault>>,
     always: Mutex<Option<Fault>>,
     pub(crate) loads: AtomicUsize,
     pub(crate) swaps: AtomicUsize,
+    /// Looks at the epoch.
+    pub(crate) epochs: AtomicUsize,
+    /// Whether they fail.
+    is_blind: AtomicBool,
 }
 
 /// What happens to a store call.
@@ -46,9 +50,16 @@ pub(crate) enum Fault {
     AnswerLost,
     /// It never answers, and nothing is written.
     Stalled,
+    /// It never answers, and is written after [`LATE`].
+    Late,
+    /// It works where it only reads.
+    ReadOnly,
     /// What is stored cannot be read.
     Corrupt,
 }
+
+/// How late a late write is.
+pub(crate) const LATE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct TokioClock(Instant);
@@ -62,11 +73,13 @@ impl Clock for TokioClock {
 impl FaultyStore {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            memory: Memory::with_clock(TokioClock(Instant::now())),
+            memory: Arc::new(Memory::with_clock(TokioClock(Instant::now()))),
             faults: Mutex::default(),
             always: Mutex::default(),
             loads: AtomicUsize::new(0),
             swaps: AtomicUsize::new(0),
+            epochs: AtomicUsize::new(0),
+            is_blind: AtomicBool::new(false),
         })
     }
 
@@ -80,6 +93,15 @@ impl FaultyStore {
         *self.always.lock().unwrap() = fault;
     }
 
+    pub(crate) fn looks(&self) -> usize {
+        self.loads.load(Ordering::SeqCst)
+    }
+
+    /// Whether the epoch, and nothing else, cannot be looked at.
+    pub(crate) fn blind(&self, is_blind: bool) {
+        self.is_blind.store(is_blind, Ordering::SeqCst);
+    }
+
     pub(crate) fn writes(&self) -> usize {
         self.swaps.load(Ordering::SeqCst)
     }
@@ -90,9 +112,9 @@ impl FaultyStore {
         match fault {
             Fault::None => Ok(false),
             Fault::AnswerLost => Ok(true),
-            Fault::Refused => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
+            Fault::Refused | Fault::ReadOnly => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
             Fault::Corrupt => Err(Error::new(ErrorKind::Corrupt, "unreadable on order")),
-            Fault::Stalled => std::future::pending().await,
+            Fault::Stalled | Fault::Late => std::future::pending().await,
         }
     }
 }
@@ -109,13 +131,23 @@ impl Store for FaultyStore {
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
         self.loads.fetch_add(1, Ordering::SeqCst);
-        let answer_lost = self.fault().await?;
+        let is_read_only = *self.always.lock().unwrap() == Some(Fault::ReadOnly);
+        let answer_lost = !is_read_only && self.fault().await?;
         let seen = self.memory.load(id).await?;
         if answer_lost { Err(lost()) } else { Ok(seen) }
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
         self.swaps.fetch_add(1, Ordering::SeqCst);
+        if self.faults.lock().unwrap().front() == Some(&Fault::Late) {
+            let memory = self.memory.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(LATE).await;
+                memory.swap(id, change).await
+            });
+            self.fault().await?;
+            unreachable!("a late write is never answered");
+        }
         let answer_lost = self.fault().await?;
         let swapped = self.memory.swap(id, change).await?;
         if answer_lost { Err(lost()) } else { Ok(swapped) }
@@ -127,6 +159,23 @@ impl Store for FaultyStore {
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.memory.reap(limit).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        self.epochs.fetch_add(1, Ordering::SeqCst);
+        let fault = *self.always.lock().unwrap();
+        match fault {
+            None if self.is_blind.load(Ordering::SeqCst) => Err(lost()),
+            None | Some(Fault::None | Fault::ReadOnly) => self.memory.epoch().await,
+            Some(Fault::Refused | Fault::AnswerLost | Fault::Corrupt) => Err(lost()),
+            Some(Fault::Stalled | Fault::Late) => std::future::pending().await,
+        }
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        let answer_lost = self.fault().await?;
+        self.memory.raise_epoch().await?;
+        if answer_lost { Err(lost()) } else { Ok(()) }
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -12,11 +12,9 @@
 mod bank;
 mod client;
 mod handler;
-mod history;
 mod link;
 mod node;
 mod operator;
-mod random;
 mod stage;
 mod tally;
 mod truth;
@@ -28,6 +26,7 @@ use std::thread;
 
 use tally::Tally;
 use world::{Report, play};
+use xtask::{history, random};
 
 /// As many as the test command has time for.
 const SEEDS: u64 = 2_500;

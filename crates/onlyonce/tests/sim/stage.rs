@@ -13,7 +13,7 @@ use onlyonce_core::record::{Id, Token};
 use onlyonce_core::scope::{Scope, Source};
 use tokio::time::{Instant, sleep};
 
-use crate::history::{Event, History, What};
+use crate::history::{self, Event, History, What};
 use crate::random::Random;
 use crate::tally::{Count, Tally};
 
@@ -177,7 +177,7 @@ impl Stage {
     pub(crate) fn histories(&self) -> (Vec<History>, Tally) {
         let log = self.log.lock().unwrap();
         let with_events = |(subject, events): (&Subject, &Vec<Event>)| History {
-            effects: subject.effects,
+            effects: judged_as(subject.effects),
             remembers_ms: millis(DOWNSTREAM_REMEMBERS),
             swept_within_ms: SWEPT_WITHIN_MS,
             deadline_ms: millis(DEADLINE),
@@ -192,6 +192,15 @@ impl Stage {
 
     fn now(&self) -> u64 {
         millis(self.started.elapsed())
+    }
+}
+
+fn judged_as(effects: Effects) -> history::Effects {
+    match effects {
+        Effects::Local => history::Effects::Local,
+        Effects::Keyed => history::Effects::Keyed,
+        Effects::Queryable => history::Effects::Queryable,
+        Effects::Opaque => history::Effects::Opaque,
     }
 }
 

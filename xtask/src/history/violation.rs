@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A promise that was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Broken {
+pub enum Broken {
     /// The effect took place twice in one use of the key.
     RanTwice,
     /// Local effects: two commits in one use of the key.
@@ -59,6 +59,8 @@ pub(crate) enum Broken {
     ForeignAnswer,
     /// The answer went to another request under the same key.
     AnsweredOtherBody,
+    /// Another request under the key was told anything but that: how the work of the first one stands, say.
+    OtherBodyToldElse,
     /// The very request that has the key was told that the key is another's.
     RefusedOwnBody,
     /// A first answer to a request that did not run, or that is not its own.
@@ -95,12 +97,15 @@ pub(crate) enum Broken {
 
 /// Where a history breaks a promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Violation {
-    pub(crate) name: Broken,
-    pub(crate) at: u64,
+pub struct Violation {
+    /// Which promise.
+    pub name: Broken,
+    /// When it shows, in milliseconds.
+    pub at: u64,
     /// The event at which it shows.
-    pub(crate) index: usize,
-    pub(crate) says: String,
+    pub index: usize,
+    /// More about it.
+    pub says: String,
 }
 
 impl fmt::Display for Violation {

@@ -23,9 +23,10 @@ impl Checker<'_> {
     fn began_for(&mut self, request: u32, token: u32, use_index: usize) {
         let Some(sent) = self.requests.get_mut(&request) else { return };
         sent.tokens.push(token);
-        let (body, sent_index) = (sent.body, sent.sent_index);
+        let (body, sent_index, index) = (sent.body, sent.sent_index, self.index);
         let used = &mut self.uses[use_index];
         let owner = *used.owner.get_or_insert(body);
+        used.owned_at.get_or_insert(index);
         let was_told = used.told_at.is_some_and(|told_at| told_at < sent_index);
         if owner != body {
             self.broken(

@@ -4,18 +4,20 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A stream of numbers that follows from its seed (SplitMix64). Shared by tasks of one thread: who draws next follows
-/// from the seed too.
+/// A stream of numbers that follows from its seed (SplitMix64). Where tasks of one thread
+/// share it, who draws next follows from the seed too.
 #[derive(Debug)]
-pub(crate) struct Random(AtomicU64);
+pub struct Random(AtomicU64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The stream of this seed.
+    pub fn new(seed: u64) -> Self {
         // Neighbouring seeds would give streams that overlap.
         Self(AtomicU64::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x5851_f42d_4c95_7f2d))
     }
 
-    fn number(&self) -> u64 {
+    /// Any number.
+    pub fn number(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         let state = self.0.fetch_add(STEP, Ordering::SeqCst).wrapping_add(STEP);
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,25 +25,34 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    pub(crate) fn within(&self, range: RangeInclusive<u64>) -> u64 {
+    /// A number of this range.
+    pub fn within(&self, range: RangeInclusive<u64>) -> u64 {
         range.start() + self.number() % (range.end() - range.start() + 1)
     }
 
-    pub(crate) fn millis(&self, range: RangeInclusive<u64>) -> Duration {
+    /// A span of this range.
+    pub fn millis(&self, range: RangeInclusive<u64>) -> Duration {
         Duration::from_millis(self.within(range))
     }
 
-    pub(crate) fn percent(&self, percent: u64) -> bool {
+    /// True in so many of a hundred cases.
+    pub fn percent(&self, percent: u64) -> bool {
         self.within(1..=100) <= percent
     }
 
-    pub(crate) fn pick<T: Copy>(&self, from: &[T]) -> T {
-        let last = from.len() as u64 - 1;
-        from[usize::try_from(self.within(0..=last)).unwrap()]
+    /// One of these, of which there is one at least.
+    pub fn pick<T: Copy>(&self, from: &[T]) -> T {
+        from[self.index(from.len())]
+    }
+
+    /// A place in a list of so many, of which there is one at least.
+    pub fn index(&self, length: usize) -> usize {
+        let last = length as u64 - 1;
+        usize::try_from(self.within(0..=last)).expect("an index of this list")
     }
 
     /// One of these, each as often as its weight says.
-    pub(crate) fn weighed<T: Copy>(&self, from: &[(u64, T)]) -> T {
+    pub fn weighed<T: Copy>(&self, from: &[(u64, T)]) -> T {
         let mut left = self.within(1..=from.iter().map(|(weight, _)| weight).sum());
         for (weight, one) in from {
             if left <= *weight {

@@ -15,6 +15,7 @@
 
 mod answers;
 mod effects;
+#[cfg(test)]
 mod planted;
 mod violation;
 mod writes;
@@ -22,34 +23,51 @@ mod writes;
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub(crate) use onlyonce::Effects;
-pub(crate) use violation::{Broken, Violation};
+pub use violation::{Broken, Violation};
+
+/// What the work touches, as `onlyonce::Effects` has it: the checker must not depend on what it checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effects {
+    /// All of it commits in one transaction with the completion.
+    Local,
+    /// Downstream deduplicates by the key.
+    Keyed,
+    /// Downstream can be asked.
+    Queryable,
+    /// Neither.
+    Opaque,
+}
 
 /// All that happened to one key.
 #[derive(Clone, Debug)]
-pub(crate) struct History {
+pub struct History {
     /// What the work touches.
-    pub(crate) effects: Effects,
+    pub effects: Effects,
     /// Keyed effects: how long downstream keeps its word, in milliseconds.
-    pub(crate) remembers_ms: u64,
+    pub remembers_ms: u64,
     /// How soon a lapsed lease is found once the faults have stopped, in milliseconds.
-    pub(crate) swept_within_ms: u64,
+    pub swept_within_ms: u64,
     /// How long an attempt may take, in milliseconds: then its node ends it.
-    pub(crate) deadline_ms: u64,
+    pub deadline_ms: u64,
     /// The faults have stopped, and everybody had the time to come to an end.
-    pub(crate) is_over: bool,
-    pub(crate) events: Vec<Event>,
+    pub is_over: bool,
+    /// In the order in which they happened.
+    pub events: Vec<Event>,
 }
 
 /// Something that happened, in milliseconds since the beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
-    pub(crate) at: u64,
-    pub(crate) what: What,
+pub struct Event {
+    /// When.
+    pub at: u64,
+    /// What.
+    pub what: What,
 }
 
+/// What happened: by number which request, and by which attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+#[expect(missing_docs, reason = "the fields are numbers of requests and tokens; each variant says the rest")]
+pub enum What {
     /// A client sent a request; `body` tells different requests under one key apart.
     Sent { request: u32, body: u32 },
     /// It was answered.
@@ -76,78 +94,93 @@ pub(crate) enum What {
 
 /// What a client was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) said: Said,
+pub struct Answer {
+    /// The answer itself.
+    pub said: Said,
     /// The `code` of a refusal.
-    pub(crate) code: Option<String>,
-    pub(crate) is_replay: bool,
-    pub(crate) stored: Stored,
+    pub code: Option<String>,
+    /// Whether it is marked as a replay.
+    pub is_replay: bool,
+    /// Whether it says that it will be replayed.
+    pub stored: Stored,
 }
 
 /// Whether an answer says that it will be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
+pub enum Stored {
+    /// It does.
     Yes,
+    /// It says that it will not.
     No,
+    /// It says neither.
     Silent,
 }
 
 /// A status and a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
-    pub(crate) status: u16,
-    pub(crate) body: String,
+pub struct Said {
+    /// The status.
+    pub status: u16,
+    /// The body.
+    pub body: String,
 }
 
 /// What a handler knows when it comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub enum Meaning {
+    /// It is done.
     Completed,
+    /// It was not done, and will not be.
     DidNotRun,
+    /// Nobody knows.
     Doubt,
 }
 
+/// What was found out about work in doubt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// It happened; with what was answered, where that is known.
     Happened(Option<Said>),
+    /// It did not happen.
     DidNotHappen,
 }
 
 /// A write of the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Written {
-    pub(crate) token: u32,
-    pub(crate) attempt: u32,
-    pub(crate) state: State,
+pub struct Written {
+    /// Whose record it is.
+    pub token: u32,
+    /// Which attempt that is.
+    pub attempt: u32,
+    /// Where it stands.
+    pub state: State,
 }
 
 /// Where the record stands, with its moments in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+#[expect(missing_docs, reason = "what was answered, by whom, and moments")]
+pub enum State {
     /// Presumed alive until then: the end of its lease, or its deadline.
-    Running {
-        until: u64,
-    },
-    Completed {
-        said: Option<Said>,
-        by: By,
-        expires_at: u64,
-    },
-    Retryable {
-        expires_at: u64,
-    },
+    Running { until: u64 },
+    /// Done.
+    Completed { said: Option<Said>, by: By, expires_at: u64 },
+    /// May run again.
+    Retryable { expires_at: u64 },
+    /// In doubt.
     Unknown,
 }
 
 /// Who completed a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub enum By {
+    /// The attempt itself.
     Attempt,
+    /// Who found out later.
     Verdict,
 }
 
 /// What is broken in a history; nothing where the promise was kept.
-pub(crate) fn check(history: &History) -> Vec<Violation> {
+pub fn check(history: &History) -> Vec<Violation> {
     let mut checker = Checker::new(history);
     for (index, event) in history.events.iter().enumerate() {
         (checker.index, checker.now) = (index, event.at);
@@ -178,6 +211,8 @@ struct Checker<'a> {
 struct Use {
     /// The body of the request that has the key.
     owner: Option<u32>,
+    /// Where in the history that was first seen.
+    owned_at: Option<usize>,
     /// Which tokens took effect.
     executed: Vec<u32>,
     record: Option<Written>,

@@ -25,6 +25,11 @@ impl Checker<'_> {
         if has_run && !ended_in_doubt {
             self.broken(Broken::RefusedYetRan, format!("request {request}: {code}"));
         }
+        if self.is_anothers(request)
+            && !["idempotency_key_reused", "idempotency_store_unavailable"].contains(&code)
+        {
+            return self.broken(Broken::OtherBodyToldElse, format!("request {request}: {code}"));
+        }
         let overlapped = self.overlapped(request);
         let name = match code {
             "idempotency_key_reused" => {
@@ -44,12 +49,23 @@ impl Checker<'_> {
                     overlapped.iter().any(|used| used.completed.as_ref().is_some_and(|c| !is_kept(c)));
                 (self.watches_store && !is_so).then_some(Broken::NotStoredOfNothing)
             }
-            "upstream_outcome_unknown" if !has_run => Some(Broken::NotItsOwn),
+            // Between processes a request may be lost on its way to the handler, and that is doubt.
+            "upstream_outcome_unknown" if !has_run => self.watches_store.then_some(Broken::NotItsOwn),
             _ => None,
         };
         if let Some(name) = name {
             self.broken(name, format!("request {request}: {code}"));
         }
+    }
+
+    /// Whether the key was another request's all the time, and known to be so before this one was sent.
+    fn is_anothers(&self, request: u32) -> bool {
+        let sent = &self.requests[&request];
+        let had_it = |used: &Use| {
+            used.owner.is_some_and(|owner| owner != sent.body)
+                && used.owned_at.is_some_and(|owned_at| owned_at < sent.sent_index)
+        };
+        self.overlapped(request).iter().all(had_it)
     }
 
     /// A duplicate that waits is woken soon, once nothing fails any more.

@@ -2,6 +2,8 @@
 //!
 //! Each is a script, one event a line: the moment, what happened, to whom. `s1` is request 1, `t1` the first token.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 use super::{
     Answer, Broken, By, Effects, Event, History, Meaning, Said, State, Stored, Verdict, What, Written, check,
 };
@@ -113,6 +115,7 @@ const AFTER_COMPLETED: &[(Broken, Effects, &str)] = &[
     (Broken::ForeignAnswer, Effects::Opaque, "7 sent 2 body 1; 8 replay 2 theirs"),
     (Broken::ReplayedPastExpiry, Effects::Opaque, "60000 sent 2 body 1; 60001 replay 2 a"),
     (Broken::AnsweredOtherBody, Effects::Opaque, "7 sent 2 body 2; 8 replay 2 a"),
+    (Broken::OtherBodyToldElse, Effects::Opaque, "7 sent 2 body 2; 8 refused 2 idempotency_key_in_progress"),
     (Broken::RefusedOwnBody, Effects::Opaque, "7 sent 2 body 1; 8 refused 2 idempotency_key_reused"),
     (Broken::NotItsOwn, Effects::Opaque, "7 sent 2 body 1; 8 own 2 a stored"),
     (Broken::DoubtWithoutCause, Effects::Opaque, "7 sent 2 body 1; 8 refused 2 idempotency_outcome_unknown"),
@@ -289,6 +292,11 @@ fn planted_violations_show_without_a_look_into_the_store() {
         (Broken::RanAfterCompleted, "5 sent 2 body 1; 6 began 2 t2; 7 hung up 2"),
         (Broken::ReplayDiffers, "5 ended t1 completed b; 5 sent 2 body 1; 6 replay 2 b"),
         (Broken::ForeignAnswer, "5 sent 2 body 1; 6 replay 2 theirs"),
+        (Broken::WentBack, "5 sent 2 body 1; 6 refused 2 idempotency_outcome_unknown"),
+        (Broken::AnsweredOtherBody, "5 sent 2 body 2; 6 replay 2 a"),
+        (Broken::OtherBodyToldElse, "5 sent 2 body 2; 6 refused 2 idempotency_key_in_progress"),
+        (Broken::NotItsOwn, "5 sent 2 body 1; 6 own 2 a stored"),
+        (Broken::NeverServed, "5 gave up 1"),
     ] {
         let history = history(Effects::Opaque, &format!("{told}{}", then.replace("; ", "\n")));
         let found: Vec<_> = check(&history).into_iter().map(|violation| violation.name).collect();

@@ -1,0 +1,308 @@
+//! The service behind the gateways: HTTP/1.1 over kept connections, by hand, so that it can break them where it likes.
+//!
+//! It writes into a key's history what it was given, what it did and how it ended, each before anybody can hear of it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result};
+use xtask::history::{Meaning, Said, What};
+use xtask::random::Random;
+
+use super::kind::Kind;
+use super::ledger::{Arrival, Ledger};
+use super::settings::RESPONSE_BYTES_MAX;
+use super::stage::{Stage, Subject};
+use super::whim::Whim;
+
+/// A client that misuses a key marks its request with this: the service must never see it.
+pub(super) const MISUSE: &str = "x-misuse";
+/// The number of a client's request.
+pub(super) const REQUEST: &str = "x-request";
+/// Of a hundred answers, so many are the last of their connection, without a word about it.
+const CLOSES_PERCENT: u64 = 4;
+
+pub(super) struct Service {
+    stage: Arc<Stage>,
+    pub(super) ledger: Ledger,
+    under_way: AtomicUsize,
+}
+
+/// A call of a gateway.
+struct Call {
+    path: String,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+/// An attempt of somebody's work, as the service is told.
+struct Work {
+    subject: Arc<Subject>,
+    request: u32,
+    token: u32,
+    amount: String,
+}
+
+/// What becomes of the connection.
+#[derive(PartialEq, Eq)]
+enum Then {
+    Keep,
+    Close,
+}
+
+impl Service {
+    /// Listens on a free port, which is returned with it.
+    pub(super) fn start(stage: &Arc<Stage>, ledger: Ledger) -> Result<(Arc<Self>, u16)> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("no port is free")?;
+        let port = listener.local_addr()?.port();
+        let service = Arc::new(Self { stage: stage.clone(), ledger, under_way: AtomicUsize::new(0) });
+        let accepting = service.clone();
+        thread::spawn(move || {
+            for (number, stream) in listener.incoming().enumerate() {
+                let Ok(stream) = stream else { continue };
+                let service = accepting.clone();
+                thread::spawn(move || service.serve(number as u64, &stream));
+            }
+        });
+        Ok((service, port))
+    }
+
+    /// Whether nobody's work is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.under_way.load(Ordering::SeqCst) == 0
+    }
+
+    fn serve(&self, number: u64, stream: &TcpStream) {
+        let random = self.stage.random("connection", number);
+        let _ = stream.set_nodelay(true);
+        let mut reader = BufReader::new(stream);
+        while let Some(call) = read(&mut reader) {
+            self.under_way.fetch_add(1, Ordering::SeqCst);
+            let then = self.answer(&call, stream);
+            self.under_way.fetch_sub(1, Ordering::SeqCst);
+            if then == Then::Close || (self.stage.is_faulty() && random.percent(CLOSES_PERCENT)) {
+                break;
+            }
+        }
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+
+    fn answer(&self, call: &Call, stream: &TcpStream) -> Then {
+        let Some(work) = self.work(call) else { return Then::Close };
+        let Work { subject, request, token, .. } = &work;
+        let random = self.stage.random("call", (subject.number as u64) << 20 | subject.calls() as u64);
+        self.stage.note(subject, What::Began { request: *request, token: *token });
+        let whim = if self.stage.is_faulty() { Whim::of(&random) } else { Whim::Plain };
+        self.stage.tally().whim(whim);
+        if subject.kind == Kind::Keyed {
+            match self.ledger.arrive(subject) {
+                Arrival::First => {}
+                Arrival::Busy => {
+                    let said = Said { status: 409, body: format!("key {} is under way", subject.key) };
+                    return self.say(&work, Meaning::DidNotRun, &said, stream);
+                }
+                Arrival::Known(said) => return self.say(&work, Meaning::Completed, &said, stream),
+            }
+        }
+        self.act(&work, whim, &random, stream)
+    }
+
+    /// Whose work it is. What has no place here breaks a promise by having come.
+    fn work(&self, call: &Call) -> Option<Work> {
+        let header = |name: &str| {
+            let found = call.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name));
+            found.map_or("", |(_, value)| value.as_str())
+        };
+        let caller = header("authorization").strip_prefix("Bearer ").unwrap_or_default();
+        let key = header("idempotency-key").trim_matches('"');
+        let subject = self.stage.subject(caller, key);
+        let subject = subject.filter(|subject| call.path == format!("/{}", subject.kind.name()));
+        let handle = header("onlyonce-token");
+        let is_misuse = !header(MISUSE).is_empty();
+        match (subject, header(REQUEST).parse()) {
+            (Some(subject), Ok(request)) if !is_misuse && !handle.is_empty() => {
+                let token = self.stage.token(handle);
+                let amount =
+                    call.body.trim_end_matches('}').rsplit(':').next().unwrap_or_default().to_owned();
+                Some(Work { subject, request, token, amount })
+            }
+            _ => {
+                let Call { path, headers, body } = call;
+                self.stage.wrong(format!("the service was sent {path} {headers:?} {body:?}"));
+                None
+            }
+        }
+    }
+
+    fn act(&self, work: &Work, whim: Whim, random: &Random, stream: &TcpStream) -> Then {
+        let (before, after) = whim.pauses(random);
+        thread::sleep(before);
+        let told = whim.status(random).map(|status| work.said(status, whim, None));
+        if !whim.does_it() {
+            return self.decline(work, told, stream);
+        }
+        let charge = self.ledger.book(&work.subject, work.token);
+        let done = work.said(201, whim, Some(charge));
+        self.stage.note(&work.subject, What::Executed { token: work.token, said: done.clone() });
+        self.ledger.remember(&work.subject, &done);
+        thread::sleep(after);
+        match (whim, told) {
+            (Whim::BrokeAfter, _) => self.break_off(work),
+            (Whim::BrokeWithin, _) => {
+                let then = self.break_off(work);
+                send(stream, &done, Some(done.body.len() / 2));
+                then
+            }
+            (_, Some(doubtful)) => self.say(work, Meaning::Doubt, &doubtful, stream),
+            (_, None) => self.say(work, Meaning::Completed, &done, stream),
+        }
+    }
+
+    /// Nothing is done.
+    fn decline(&self, work: &Work, told: Option<Said>, stream: &TcpStream) -> Then {
+        let Some(said) = told else {
+            self.ledger.forget(&work.subject);
+            return self.break_off(work);
+        };
+        let meaning = match said.status {
+            402 => Meaning::Completed,
+            429 | 500 | 503 => Meaning::DidNotRun,
+            _ => Meaning::Doubt,
+        };
+        match meaning {
+            Meaning::Completed => self.ledger.remember(&work.subject, &said),
+            Meaning::DidNotRun | Meaning::Doubt => self.ledger.forget(&work.subject),
+        }
+        self.say(work, meaning, &said, stream)
+    }
+
+    fn say(&self, work: &Work, meaning: Meaning, said: &Said, stream: &TcpStream) -> Then {
+        let ended = What::Ended { token: work.token, meaning, said: Some(said.clone()) };
+        self.stage.note(&work.subject, ended);
+        send(stream, said, None)
+    }
+
+    fn break_off(&self, work: &Work) -> Then {
+        let ended = What::Ended { token: work.token, meaning: Meaning::Doubt, said: None };
+        self.stage.note(&work.subject, ended);
+        Then::Close
+    }
+}
+
+impl Work {
+    /// No two of them are alike: what a client is told says whose it is, and by which attempt.
+    fn said(&self, status: u16, whim: Whim, charge: Option<usize>) -> Said {
+        let Self { subject, token, amount, .. } = self;
+        let charge = charge.map_or_else(|| "no charge".to_owned(), |charge| format!("charge {charge}"));
+        let mut body = format!(
+            r#"{{"caller":"{}","key":"{}","amount":{amount},"says":"{charge} by token {token}"}}"#,
+            subject.caller, subject.key
+        );
+        if whim == Whim::Large && status == 201 {
+            body.push_str(&" ".repeat(RESPONSE_BYTES_MAX));
+        }
+        Said { status, body }
+    }
+}
+
+/// One request; none where the connection ends, or breaks in the middle of it.
+fn read(reader: &mut BufReader<&TcpStream>) -> Option<Call> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+    let path = line.split(' ').nth(1)?.to_owned();
+    let mut headers = Vec::new();
+    loop {
+        line.clear();
+        reader.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        headers.push((name.to_owned(), value.trim().to_owned()));
+    }
+    let length = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length = length.and_then(|(_, length)| length.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some(Call { path, headers, body: String::from_utf8(body).ok()? })
+}
+
+/// Sends an answer, or only so much of its body.
+fn send(mut stream: &TcpStream, said: &Said, only: Option<usize>) -> Then {
+    let Said { status, body } = said;
+    let head = format!(
+        "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let body = &body[..only.unwrap_or(body.len())];
+    match stream.write_all(format!("{head}{body}").as_bytes()) {
+        Ok(()) => Then::Keep,
+        Err(_) => Then::Close,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kind::Kind;
+    use super::*;
+
+    /// A service whose faults are over, so that it has no whims, and a key of this kind.
+    fn calm(kind: Kind) -> (Arc<Stage>, Arc<Service>, u16, Arc<Subject>) {
+        let stage = Stage::new(7);
+        stage.end_faults();
+        let folder =
+            std::env::temp_dir().join(format!("onlyonce-chaos-{}-{}", std::process::id(), kind.name()));
+        let ledger = Ledger::open(&folder).unwrap();
+        std::fs::remove_file(&folder).unwrap();
+        let (service, port) = Service::start(&stage, ledger).unwrap();
+        let subject = std::iter::repeat_with(|| stage.new_subject()).find(|subject| subject.kind == kind);
+        (stage, service, port, subject.unwrap())
+    }
+
+    /// What it answers to one attempt; empty where it breaks off.
+    fn call(port: u16, subject: &Subject, token: &str, extra: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let body = r#"{"order":"x","amount":1}"#;
+        let (path, caller, key) = (subject.kind.name(), subject.caller, &subject.key);
+        write!(
+            stream,
+            "POST /{path} HTTP/1.1\r\nAuthorization: Bearer {caller}\r\nIdempotency-Key: {key}\r\nOnlyonce-Token: {token}\r\n\
+             X-Request: 1\r\n{extra}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        // It keeps the connection: what is asked next has to end it.
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn charges(service: &Service, subject: &Subject) -> usize {
+        service.ledger.charges().get(&subject.number).copied().unwrap_or(0)
+    }
+
+    #[test]
+    fn opaque_work_is_done_each_time_it_is_asked_for() {
+        let (stage, service, port, subject) = calm(Kind::Opaque);
+        let answers = [call(port, &subject, "a", ""), call(port, &subject, "b", "")];
+        assert!(answers[0].starts_with("HTTP/1.1 201") && answers[0] != answers[1], "{answers:?}");
+        assert_eq!((charges(&service, &subject), stage.wrongs().len()), (2, 0));
+        assert!(service.is_idle());
+    }
+
+    #[test]
+    fn keyed_work_is_done_once_and_answered_alike() {
+        let (_, service, port, subject) = calm(Kind::Keyed);
+        assert_eq!(call(port, &subject, "a", ""), call(port, &subject, "b", ""));
+        assert_eq!(charges(&service, &subject), 1);
+    }
+
+    #[test]
+    fn what_a_gateway_should_have_refused_is_told_on() {
+        let (stage, service, port, subject) = calm(Kind::Queryable);
+        assert_eq!(call(port, &subject, "a", "X-Misuse: 1\r\n"), "");
+        assert_eq!(call(port, &subject, "", ""), "");
+        assert_eq!((charges(&service, &subject), stage.wrongs().len()), (0, 2));
+    }
+}
