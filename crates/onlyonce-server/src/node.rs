@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::admin::{self, Admin, Figures};
 use crate::config::Config;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Place};
 use crate::store;
 
 /// A node that serves.
@@ -24,6 +24,7 @@ pub(crate) struct Node {
     store: Arc<dyn Store>,
     workers: Workers,
     administration: JoinHandle<std::io::Result<()>>,
+    summing: JoinHandle<()>,
 }
 
 impl Node {
@@ -36,15 +37,16 @@ impl Node {
             .with_context(|| format!("cannot listen on \"{}\"; set admin to a free address", config.admin))?;
         let address = listener.local_addr()?;
         let workers = Workers::start(&engine, &config.background);
+        let summing = tokio::spawn(figures.keep_summed());
         let admin = Arc::new(Admin {
             engine: engine.clone(),
             figures,
             tokens: config.admin_tokens.clone(),
             store_timeout: config.default.policy.store_timeout,
         });
-        let gateway = Gateway::start(config, engine.clone()).await?;
+        let gateway = Gateway::start(config, engine.clone(), Place::Threads).await?;
         let administration = tokio::spawn(admin::serve(listener, admin));
-        Ok(Self { gateway, admin: address, engine, store, workers, administration })
+        Ok(Self { gateway, admin: address, engine, store, workers, administration, summing })
     }
 
     /// Whoever started us waits for this line.
@@ -63,9 +65,10 @@ impl Node {
     /// Takes no more requests, finishes what is under way within `stop_after`, hands over the rest, and closes the store.
     /// The admin port answers until then.
     pub(crate) async fn stop(self) {
-        let Self { gateway, engine, store, workers, administration, .. } = self;
+        let Self { gateway, engine, store, workers, administration, summing, .. } = self;
         let stop_after = gateway.config().stop_after;
         gateway.stop(stop_after).await;
+        summing.abort();
         administration.abort();
         // Aborted is what it should have been.
         drop(administration.await);

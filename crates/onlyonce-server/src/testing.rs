@@ -12,8 +12,9 @@ use onlyonce::Engine;
 use onlyonce::store::Store;
 
 use crate::config::{self, Sources};
+use crate::gateway::Place;
 
-/// A gateway that serves. It has no workers behind the requests and no admin port: what a test sees, requests did.
+/// A gateway that serves by the runtime it is started in, whose clock a test may move. It has no workers behind the requests and no admin port: what a test sees, requests did.
 pub struct Gateway(crate::gateway::Gateway);
 
 impl Gateway {
@@ -24,7 +25,7 @@ impl Gateway {
     /// Every fault of the settings, or what cannot be listened on.
     pub async fn start(settings: &Path, store: Arc<dyn Store>) -> Result<Self> {
         let loaded = config::load(&Sources { file: Some(settings.to_owned()), ..Sources::default() })?;
-        Ok(Self(crate::gateway::Gateway::start(loaded.config, Engine::new(store)).await?))
+        Ok(Self(crate::gateway::Gateway::start(loaded.config, Engine::new(store), Place::Here).await?))
     }
 
     /// Where clients come in.

@@ -3,9 +3,10 @@
 //! A durable write costs the same wait for one row as for a hundred. So what comes while a flush is under way goes
 //! together with the next one; and since nothing waits for company, a lone write goes at once and pays nothing.
 //!
-//! 1. A write that finds a free place goes at once, alone. There are no timers.
+//! 1. A write goes at once where nothing is under way, or one write alone and there is a place. There are no timers.
 //! 2. At most [`Limits::in_flight_max`] batches are under way, each of at most [`Limits::rows_max`] rows and
-//!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone.
+//!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone. Beside a batch goes only another that is
+//!    at least twice as large: a batch costs what many rows do.
 //! 3. Writes of one id keep their order: the second waits until the batch that carries the first has ended. One id is
 //!    never in two batches at once, nor in one batch twice.
 //!    What has no order, such as a look, takes no id ([`Batcher::ask`]).
@@ -53,7 +54,7 @@ use onlyonce_core::record::Id;
 use tokio::sync::oneshot;
 
 use self::queue::Queue;
-use self::sync::{Mutex, lock, spawn};
+use self::sync::{Mutex, lock, spawn, yield_now};
 use crate::{Error, ErrorKind};
 
 /// How much goes together.
@@ -212,13 +213,25 @@ impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
             metrics::histogram!("onlyonce_batch_size").record(rows);
         }
         let answers = self.shared.flush(mem::take(&mut self.items)).await;
-        // The next batch sets off before anybody is told about this one.
-        self.is_under_way = false;
-        self.shared.land(&self.ids);
+        // Of a lone write, or of looks, the next sets off before anybody is told.
+        if self.ids.len() <= 1 {
+            self.land();
+        }
         for (caller, answer) in mem::take(&mut self.callers).into_iter().zip(answers) {
             // A caller that went away does not want its answer.
             let _ = caller.send(answer);
         }
+        if self.is_under_way {
+            // Many of those that were told have their next write ready at once: a handler that was waited for, and is
+            // done. They come along in the next batch, if it lets them have their turn.
+            yield_now().await;
+            self.land();
+        }
+    }
+
+    fn land(&mut self) {
+        self.is_under_way = false;
+        self.shared.land(&self.ids);
     }
 }
 

@@ -21,8 +21,7 @@
 //!
 //! 1. **Durable means synced.** WAL with `synchronous=FULL`: every commit is flushed to the disk before anybody is
 //!    told of it, and before any reader sees it. This holds as far as the disk keeps its word about `fsync`.
-//! 2. **One thread writes** (`writer.rs`). What comes while a commit is under way goes into the next, together
-//!    ([`crate::batch`]).
+//! 2. **One thread writes** (`writer.rs`). What comes while a commit is under way goes into the next, together.
 //!    Readers do not wait for it, nor it for them (`reader.rs`). The WAL is carried over beside it (`wal.rs`).
 //! 3. **One process has the file** (`owner.rs`). A second one is told which. So whatever was running when a process
 //!    takes the file was left by a dead one, and lapses at once (`lapse.rs`): by its effects, retryable or unknown.
@@ -48,6 +47,7 @@ mod letters;
 mod migration;
 mod open;
 mod owner;
+mod post;
 mod reader;
 mod reap;
 mod row;
@@ -75,7 +75,6 @@ use self::row::{Stored, Swap};
 use self::wal::Keeper;
 use self::writer::{Counts, Size, Statements, Writer};
 pub use crate::Expired;
-use crate::batch::Batcher;
 use crate::clock::Clock;
 use crate::outbox::{Claimed, Message, Outbox, Settled};
 use crate::{Change, Epoch, Error, ErrorKind, Page, Query, Store, Swapped};
@@ -116,7 +115,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { expired: Expired::Delete, readers: 2, cache_bytes: 8 << 20, page_bytes: 4096, clock: None }
+        Self { expired: Expired::Delete, readers: 2, cache_bytes: 2 << 20, page_bytes: 4096, clock: None }
     }
 }
 
@@ -124,8 +123,7 @@ impl Default for Options {
 ///
 /// Dropping it carries out what was handed in, and gives the file free.
 pub struct Sqlite {
-    swaps: Batcher<Swap, Swapped>,
-    writer: Arc<Writer>,
+    writer: Writer,
     // Dropped in this order: who reads, who keeps the WAL, the hold on the file, and the right to it last.
     looks: Looks,
     lists: Lists,
@@ -208,8 +206,7 @@ impl Store for Sqlite {
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
-        let swap = Swap::of(id, change);
-        self.swaps.submit(id, swap.bytes(), swap).await
+        self.writer.swap(Swap::of(id, change)).await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
@@ -273,7 +270,6 @@ impl Outbox for Sqlite {
 
 impl Drop for Sqlite {
     fn drop(&mut self) {
-        // Tasks of the batcher may still hold the writer: it is not enough to let go of it.
         self.writer.close();
     }
 }

@@ -399,7 +399,7 @@ impl Engine {
     ) -> Result<Swapped, Error> {
         let change = Change { expected, revision: Revision(rand::random()), next, messages: Vec::new() };
         let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(id, change)).await;
-        self.trouble.heard(swapped.as_ref().err());
+        self.trouble.heard(swapped.as_ref().err().filter(|error| error.kind() != ErrorKind::Busy));
         let swapped = swapped?;
         if matches!(&swapped, Swapped::Applied(seen) if machine::is_unknown(&seen.record)) {
             counts::unknown_opened();

@@ -8,12 +8,14 @@ use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogra
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use onlyonce::Engine;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 
 /// How old the counts of records may be: a scrape does not have them counted anew.
 const CENSUS_EVERY: Duration = Duration::from_secs(30);
 /// A scrape waits no longer for them.
 const CENSUS_WITHIN: Duration = Duration::from_secs(2);
+/// How long a time that was measured is kept by itself.
+const SUM_EVERY: Duration = Duration::from_secs(1);
 /// From a look into the memory of this process to a store that is about to time out.
 const SECONDS: [f64; 16] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
@@ -42,6 +44,18 @@ impl Figures {
         describe();
         begin_at_nought();
         Ok(Self { handle, counted_at: Mutex::new(None) })
+    }
+
+    /// Sums up what was timed, for ever: until then each time is kept by itself, also where nobody ever asks.
+    pub(crate) fn keep_summed(&self) -> impl Future<Output = ()> + use<> {
+        let handle = self.handle.clone();
+        async move {
+            let mut rounds = interval(SUM_EVERY);
+            loop {
+                rounds.tick().await;
+                handle.run_upkeep();
+            }
+        }
     }
 
     /// Everything counted, with the records of the store where those are not too old.

@@ -1,14 +1,14 @@
 //! Clients' connections: HTTP/1.1 and HTTP/2, in clear by what the client begins with, with TLS by what both agree on.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -17,6 +17,7 @@ use super::front::{Front, Sites};
 use super::head::{self, Head};
 use super::headers::Asker;
 use super::phase::Phase;
+use super::worker::{Load, Worker};
 use crate::tls::{Accepted, Acceptor, Stream};
 
 /// A client that has not sent the head of a request by then is closed, also one that has nothing to ask any more. Longer
@@ -28,10 +29,10 @@ const REST: Duration = Duration::from_millis(50);
 /// TLS with clients, where there is any.
 pub(crate) type Acceptors = Arc<RwLock<Option<Acceptor>>>;
 
-/// Accepts connections and serves each in a task of its own.
+/// Accepts connections and hands each to the worker that has the fewest.
 pub(crate) struct Listener {
     pub(crate) tcp: TcpListener,
-    pub(crate) sites: Sites,
+    pub(crate) workers: Vec<Worker>,
     pub(crate) acceptors: Acceptors,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) open: watch::Receiver<()>,
@@ -44,11 +45,11 @@ impl Listener {
         let mut finishing = pin!(finishing.wait_for(|phase| *phase >= Phase::Finishing));
         loop {
             let accepted = tokio::select! {
-                accepted = self.tcp.accept() => accepted,
+                accepted = self.next() => accepted,
                 _ = &mut finishing => return,
             };
             match accepted {
-                Ok((tcp, address)) => drop(tokio::spawn(self.connection().serve(tcp, address))),
+                Ok((tcp, address)) => self.hand_over(tcp, address),
                 Err(error) if is_of_one(&error) => {}
                 Err(error) => {
                     tracing::error!(%error, "no connection can be accepted");
@@ -58,13 +59,22 @@ impl Listener {
         }
     }
 
-    fn connection(&self) -> Connection {
-        Connection {
-            sites: self.sites.clone(),
+    /// The next client, taken off the runtime that accepts: another serves it.
+    async fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (tcp, address) = self.tcp.accept().await?;
+        Ok((tcp.into_std()?, address))
+    }
+
+    fn hand_over(&self, tcp: TcpStream, address: SocketAddr) {
+        let worker = self.workers.iter().min_by_key(|worker| worker.load());
+        let worker = worker.expect("a gateway has at least one worker");
+        worker.serve(tcp, address, |sites, load| Connection {
+            sites,
             acceptor: self.acceptors.read().unwrap_or_else(PoisonError::into_inner).clone(),
             phase: self.phase.clone(),
             _open: self.open.clone(),
-        }
+            _load: load,
+        });
     }
 }
 
@@ -75,17 +85,20 @@ fn is_of_one(error: &io::Error) -> bool {
 }
 
 /// A client's connection.
-struct Connection {
+pub(crate) struct Connection {
     sites: Sites,
     acceptor: Option<Acceptor>,
     phase: watch::Receiver<Phase>,
     /// Whoever waits for all connections to end waits for this.
     _open: watch::Receiver<()>,
+    _load: Load,
 }
 
 impl Connection {
-    async fn serve(mut self, tcp: TcpStream, address: SocketAddr) {
+    /// Serves it to its end, by the runtime this is called in.
+    pub(crate) async fn serve(mut self, tcp: TcpStream, address: SocketAddr) {
         let Ok(()) = tcp.set_nodelay(true) else { return };
+        let Ok(tcp) = tokio::net::TcpStream::from_std(tcp) else { return };
         let is_secure = self.acceptor.is_some();
         let accepted = match &self.acceptor {
             None => Ok(Accepted { stream: Stream::Plain(tcp), certificate: None }),

@@ -1,6 +1,6 @@
 //! The gateway: the layer in front of a service in any language.
 //!
-//! It holds no rule of idempotency. A request goes
+//! Threads of their own serve, one a core ([`worker`]). It holds no rule of idempotency. A request goes
 //! `listener` → `front` (refuse what cannot be judged, spell the path, find the route) → the layer →
 //! `forward` (send it once, say what is certain) → the service.
 
@@ -19,9 +19,11 @@ mod route;
 mod site;
 mod together;
 mod tunnel;
+mod worker;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -31,10 +33,11 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use self::front::Sites;
 use self::listener::Listener;
 use self::phase::{Ending, Phase};
 use self::site::Site;
+pub(crate) use self::worker::Place;
+use self::worker::Worker;
 use crate::config::Config;
 use crate::tls::Acceptor;
 
@@ -46,7 +49,8 @@ pub(crate) struct Gateway {
     address: SocketAddr,
     is_secure: bool,
     engine: Arc<Engine>,
-    sites: Sites,
+    workers: Vec<Worker>,
+    threads: Vec<thread::JoinHandle<()>>,
     acceptor: listener::Acceptors,
     phase: watch::Sender<Phase>,
     /// Held by every client's connection.
@@ -57,11 +61,9 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     /// Serves by these settings from now on.
-    pub(crate) async fn start(config: Config, engine: Arc<Engine>) -> Result<Self> {
+    pub(crate) async fn start(config: Config, engine: Arc<Engine>, place: Place) -> Result<Self> {
         let (phase, _) = watch::channel(Phase::Serving);
         let (open, _) = watch::channel(());
-        let site = Site::new(&config, &engine, &Ending::of(&phase), None)?;
-        let sites: Sites = Arc::new(RwLock::new(Arc::new(site)));
         let acceptor = config.tls.as_ref().map(Acceptor::new).transpose()?;
         let is_secure = acceptor.is_some();
         let acceptor = Arc::new(RwLock::new(acceptor));
@@ -70,9 +72,11 @@ impl Gateway {
             format!("cannot listen on \"{}\"; set listen to a free address", config.listen)
         })?;
         let address = tcp.local_addr()?;
+        let site = || Site::new(&config, &engine, &Ending::of(&phase), None);
+        let (workers, threads) = Worker::start_all(place, site)?;
         let listener = Listener {
             tcp,
-            sites: sites.clone(),
+            workers: workers.clone(),
             acceptors: acceptor.clone(),
             phase: phase.subscribe(),
             open: open.subscribe(),
@@ -82,7 +86,8 @@ impl Gateway {
             address,
             is_secure,
             engine,
-            sites,
+            workers,
+            threads,
             acceptor,
             phase,
             open,
@@ -105,8 +110,9 @@ impl Gateway {
     /// say that takes a restart is returned, and stays as it was.
     pub(crate) fn reload(&self, mut config: Config) -> Result<Vec<&'static str>> {
         let mut held = self.config.write().unwrap_or_else(PoisonError::into_inner);
-        let before = self.sites.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let site = Site::new(&config, &self.engine, &Ending::of(&self.phase), Some(&before))?;
+        // All of them are made before any holds: a fault leaves every worker as it was.
+        let sites =
+            self.workers.iter().map(|worker| self.site(&config, worker)).collect::<Result<Vec<_>>>()?;
         let acceptor = match (self.is_secure, &config.tls) {
             (true, Some(tls)) => Some(Acceptor::new(tls)?),
             (true, None) | (false, _) => None,
@@ -115,9 +121,16 @@ impl Gateway {
         if let Some(acceptor) = acceptor {
             *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = Some(acceptor);
         }
-        *self.sites.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(site);
+        for (worker, site) in self.workers.iter().zip(sites) {
+            worker.set_site(site);
+        }
         *held = config;
         Ok(stays)
+    }
+
+    /// A worker's next site.
+    fn site(&self, config: &Config, worker: &Worker) -> Result<Site> {
+        Site::new(config, &self.engine, &Ending::of(&self.phase), Some(&worker.site()))
     }
 
     /// The settings it serves by.
@@ -136,7 +149,14 @@ impl Gateway {
         if timeout(GIVEN_UP_WITHIN, self.finished()).await.is_err() {
             tracing::error!("what became of some requests could not be written; their leases will lapse");
         }
-        self.accepting.abort();
+        let Self { workers, threads, accepting, .. } = self;
+        accepting.abort();
+        // Aborted is what it should have been, unless it has ended.
+        drop(accepting.await);
+        drop(workers);
+        // A thread that panicked has said so.
+        let joined = move || threads.into_iter().for_each(|thread| drop(thread.join()));
+        drop(tokio::task::spawn_blocking(joined).await);
     }
 
     /// Ready once no client is connected and no work goes on for any that was.

@@ -20,6 +20,8 @@ pub(super) struct Queue<L> {
     /// Every id that is ready or under way, with the writes that came after it.
     behind: HashMap<Id, VecDeque<Entry<L>>>,
     in_flight: usize,
+    /// Of what has an order: what has none is cheap to ask.
+    rows_in_flight: usize,
 }
 
 struct Entry<L> {
@@ -44,7 +46,7 @@ impl<L> Queue<L> {
             in_flight_max: limits.in_flight_max.max(1),
             bytes_max: limits.bytes_max,
         };
-        Self { limits, ready: VecDeque::new(), behind: HashMap::new(), in_flight: 0 }
+        Self { limits, ready: VecDeque::new(), behind: HashMap::new(), in_flight: 0, rows_in_flight: 0 }
     }
 
     pub(super) fn push(&mut self, id: Id, bytes: usize, load: L) {
@@ -69,7 +71,7 @@ impl<L> Queue<L> {
     }
 
     fn take(&mut self) -> Option<Batch<L>> {
-        if self.in_flight == self.limits.in_flight_max || self.ready.is_empty() {
+        if !self.may_go() {
             return None;
         }
         self.in_flight += 1;
@@ -84,12 +86,25 @@ impl<L> Queue<L> {
             batch.ids.extend(entry.id);
             batch.loads.push(entry.load);
         }
+        self.rows_in_flight += batch.ids.len();
         Some(batch)
+    }
+
+    /// There is a place, and something for it. Beside a batch under way only what is much larger goes, or as large as it
+    /// gets: a batch costs as much as many rows, and what waits for the end of one goes together. Beside a lone write
+    /// another goes at once: where there are few callers, none waits for the others.
+    fn may_go(&self) -> bool {
+        let enough = match self.rows_in_flight {
+            0 | 1 => 1,
+            rows => (rows * 2).min(self.limits.rows_max),
+        };
+        self.in_flight < self.limits.in_flight_max && self.ready.len() >= enough
     }
 
     /// A batch has ended: the next write of each of its ids is ready.
     pub(super) fn end(&mut self, ids: &[Id]) {
         self.in_flight -= 1;
+        self.rows_in_flight -= ids.len();
         for id in ids {
             let behind = self.behind.get_mut(id).expect("an id under way is taken");
             match behind.pop_front() {

@@ -12,13 +12,11 @@ use super::failure::{Failure, quoted};
 use super::file::{self, Found};
 use super::owner::Owner;
 use super::reader::{Lists, Looks, no_thread};
-use super::row::Swap;
 use super::wal::Keeper;
 use super::writer::{self, Refused, Writer};
 use super::{Options, Sqlite, connection, lapse, migration};
-use crate::batch::{Batcher, Limits};
 use crate::clock::{Clock, SystemClock};
-use crate::{ErrorKind, Swapped, failpoint};
+use crate::{ErrorKind, failpoint};
 
 /// A file up to this size is checked whole each time it is opened: that takes no longer than a few milliseconds.
 const CHECKED_BYTES_MAX: u64 = 2 << 20;
@@ -58,11 +56,9 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
         counts: counts.clone(),
         damage: None,
     };
-    let writer = Arc::new(Writer::start(thread).map_err(|error| no_thread(&error))?);
-    let swaps = batcher(&writer);
+    let writer = Writer::start(thread).map_err(|error| no_thread(&error))?;
     let lists = Lists::new(&path, &handle);
     Ok(Sqlite {
-        swaps,
         writer,
         looks,
         lists,
@@ -75,21 +71,6 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
         path,
         handle,
         _owner: owner,
-    })
-}
-
-/// Two batches under way: while one commits, the next is in the writer's queue, and the writer never waits for work.
-fn batcher(writer: &Arc<Writer>) -> Batcher<Swap, Swapped> {
-    let limits = Limits { rows_max: writer::ROWS_MAX, bytes_max: writer::BYTES_MAX, in_flight_max: 2 };
-    let writer = writer.clone();
-    Batcher::new(limits, move |swaps: Vec<Swap>| {
-        let writer = writer.clone();
-        async move {
-            let works = swaps
-                .into_iter()
-                .map(|swap| (swap.size(), move |connection: &Connection, now| swap.run(connection, now)));
-            writer.submit_all(works.collect()).await
-        }
     })
 }
 

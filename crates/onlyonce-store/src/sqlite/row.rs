@@ -23,6 +23,14 @@ pub(super) struct Swap {
     messages: Vec<outbox::Message>,
 }
 
+/// What the writer made of a swap.
+pub(super) enum Done {
+    /// Written, with this stamp.
+    Applied(Timestamp),
+    /// The record was at another revision; as it stands, where it exists.
+    Lost(Option<Seen>),
+}
+
 /// What a row costs beside its record, about.
 const ROW_BYTES: usize = 256;
 
@@ -45,18 +53,28 @@ impl Swap {
     }
 
     /// Carries it out in the writer's transaction.
-    pub(super) fn run(self, connection: &Connection, now: Timestamp) -> Result<Swapped, Refused> {
+    pub(super) fn run(&self, connection: &Connection, now: Timestamp) -> Result<Done, Refused> {
         let written = match self.expected {
             None => self.insert(connection, now)?,
             Some(expected) => self.update(connection, expected, now)?,
         };
         if written == 0 {
             let seen = load(connection, self.id)?.map(|stored| stored.seen(now));
-            return Ok(Swapped::Lost(seen.transpose()?));
+            return Ok(Done::Lost(seen.transpose()?));
         }
         letters::store(connection, &self.messages, now)?;
-        let record = Arc::new(self.next.stamp(now));
-        Ok(Swapped::Applied(Seen { record, revision: self.revision, now }))
+        Ok(Done::Applied(now))
+    }
+
+    /// What its caller is told, once it is durable; again on the caller's thread.
+    pub(super) fn swapped(self, done: Done) -> Swapped {
+        match done {
+            Done::Applied(now) => {
+                let record = Arc::new(self.next.stamp(now));
+                Swapped::Applied(Seen { record, revision: self.revision, now })
+            }
+            Done::Lost(seen) => Swapped::Lost(seen),
+        }
     }
 
     /// Relies on the unique index over ids: where the id is taken, nothing is written.

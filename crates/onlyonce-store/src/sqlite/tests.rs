@@ -74,13 +74,12 @@ fn draft(key: &str, body_bytes: usize) -> (Id, Box<Draft>) {
     (id, draft)
 }
 
-/// Past the batcher, whose tasks are shuttle's in the tests of this crate.
 async fn put(store: &Sqlite, key: &str, body_bytes: usize) -> Result<Swapped, Error> {
     let (id, next) = draft(key, body_bytes);
     let message = Message { key: key.into(), destination: "billing".into(), payload: Bytes::new() };
     let change = Change { expected: None, revision: Revision(1), next, messages: vec![message] };
     let swap = Swap::of(id, change);
-    store.writer.submit(swap.size(), move |connection, now| swap.run(connection, now)).await
+    store.writer.swap(swap).await
 }
 
 async fn is_there(store: &Sqlite, key: &str) -> bool {
@@ -242,4 +241,47 @@ fn every_step_is_on_the_list() {
     found.sort_unstable();
     listed.sort_unstable();
     assert_eq!(found, listed);
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Answers go by runtimes, and every caller gets its own; one whose runtime ends takes nobody's with it.
+#[test]
+fn callers_of_several_runtimes_are_each_answered_and_one_that_ends_disturbs_nobody() {
+    const RUNTIMES: usize = 3;
+    const EACH: usize = 50;
+    let folder = Folder::new();
+    let store = runtime().block_on(folder.open());
+    let ends = runtime();
+    // Handed in, and nobody is left who would take the answer.
+    ends.block_on(async {
+        let mut given_up = pin!(put(&store, "given-up", 10));
+        assert!(given_up.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    });
+    drop(ends);
+    std::thread::scope(|scope| {
+        for number in 0..RUNTIMES {
+            let store = store.clone();
+            scope.spawn(move || runtime().block_on(put_many(&store, number, EACH)));
+        }
+    });
+    assert!(runtime().block_on(is_there(&store, "given-up")));
+}
+
+/// Many at once, each of which must be answered with its own record.
+async fn put_many(store: &Arc<Sqlite>, number: usize, count: usize) {
+    let mut puts = tokio::task::JoinSet::new();
+    for index in 0..count {
+        let store = store.clone();
+        puts.spawn(async move {
+            let key = format!("{number}-{index}");
+            let Ok(Swapped::Applied(seen)) = put(&store, &key, index).await else { panic!("{key} was lost") };
+            assert_eq!(seen.record.key.as_str(), key);
+        });
+    }
+    while let Some(put) = puts.join_next().await {
+        put.unwrap();
+    }
 }

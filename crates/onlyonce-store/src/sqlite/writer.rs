@@ -4,15 +4,13 @@
 //! goes at once.
 //!
 //! ```text
-//!   swap ─┐
-//!   swap ─┼─► batcher ─┐                   ┌─ work, work, work ──┐
-//!   swap ─┘            ├─► queue ─► BEGIN ─┤ each its own answer ├─► COMMIT (fsync) ─► answers
-//!   reap, claim ───────┘                   └─────────────────────┘
+//!   swap ─┐                   ┌─ work, work, work ──┐                    ┌─► a task of each runtime ─► callers
+//!   swap ─┼─► queue ─► BEGIN ─┤ each its own answer ├─► COMMIT (fsync) ──┤
+//!   reap ─┘                   └─────────────────────┘                    └─► who asked for anything else
 //! ```
 //!
-//! The queue alone would be batch enough. But then this thread, which is the one that everybody waits for, would wake
-//! each caller itself; behind the batcher it wakes one task for all, and goes on. Measured, about a
-//! fifth more (docs/decisions/0013-sqlite-layout.md).
+//! Answers go to one task of each runtime that waits (`post.rs`): this thread, which is the one that everybody waits for,
+//! does not wake each caller itself.
 //!
 //! 1. Nobody is answered before the commit is durable; also not those who lost, since they were shown what the same
 //!    transaction wrote.
@@ -36,9 +34,11 @@ use tokio::sync::oneshot;
 
 use super::connection::run;
 use super::failure::Failure;
+use super::post::{Bags, Letter, Offices};
+use super::row::Swap;
 use super::wal;
 use crate::clock::Clock;
-use crate::{Error, ErrorKind, failpoint};
+use crate::{Error, ErrorKind, Swapped, failpoint};
 
 /// How much goes into one transaction. More than callers that wait at once in practice; a bound all the same.
 pub(super) const ROWS_MAX: usize = 512;
@@ -87,11 +87,13 @@ pub(super) struct Counts {
 /// The way to the thread.
 pub(super) struct Writer {
     orders: Sender<Order>,
+    offices: Offices,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 enum Order {
-    Do(Box<dyn Works>),
+    Swap(Box<Letter>),
+    Other(Box<dyn Work>),
     Stop,
 }
 
@@ -100,7 +102,16 @@ impl Writer {
         let (orders, queue) = mpsc::channel();
         let named = thread::Builder::new().name("onlyonce-writer".to_owned());
         let thread = named.spawn(move || thread.run(&queue))?;
-        Ok(Self { orders, thread: Mutex::new(Some(thread)) })
+        Ok(Self { orders, offices: Offices::default(), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Carries out a swap, and answers once it is durable; also where its caller goes away.
+    pub(super) async fn swap(&self, swap: Swap) -> Result<Swapped, Error> {
+        let (caller, answer) = oneshot::channel();
+        let letter = Letter { swap, done: None, sender: self.offices.here(), caller };
+        // A thread that has ended has dropped its end, and drops this: its channel closes.
+        let _ = self.orders.send(Order::Swap(Box::new(letter)));
+        answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Runs `work` in a transaction, and answers once it is durable. It is carried out also where its caller goes away.
@@ -109,22 +120,10 @@ impl Writer {
         size: Size,
         work: impl FnOnce(&Connection, Timestamp) -> Result<R, Refused> + Send + 'static,
     ) -> Result<R, Error> {
-        let mut answers = self.submit_all(vec![(size, work)]).await;
-        answers.pop().expect("one piece of work has one answer")
-    }
-
-    /// The same for several, which share a transaction, and each of which has an answer of its own.
-    pub(super) async fn submit_all<R: Send + 'static>(
-        &self,
-        works: Vec<(Size, impl FnOnce(&Connection, Timestamp) -> Result<R, Refused> + Send + 'static)>,
-    ) -> Vec<Result<R, Error>> {
-        let count = works.len();
-        let (caller, answers) = oneshot::channel();
-        let tasks = works.into_iter().map(|(size, work)| Task { size, work: Some(work), done: None });
-        // A thread that has ended has dropped its end, and drops this: its channel closes.
-        let _ = self.orders.send(Order::Do(Box::new(Tasks { tasks: tasks.collect(), caller })));
-        let ended = || Err(Error::new(ErrorKind::Unavailable, "the store is closed"));
-        answers.await.unwrap_or_else(|_| (0..count).map(|_| ended()).collect())
+        let (caller, answer) = oneshot::channel();
+        let _ =
+            self.orders.send(Order::Other(Box::new(Other { size, work: Some(work), done: None, caller })));
+        answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Carries out what was handed in so far, and waits for it.
@@ -149,12 +148,17 @@ pub(super) struct Thread {
 
 impl Thread {
     fn run(mut self, queue: &Receiver<Order>) {
-        while let Ok(Order::Do(first)) = queue.recv() {
+        while let Ok(first) = queue.recv() {
+            // Where others wait for this core, they go first: some of them are about to hand in what then shares the commit.
+            // Where nobody does, this is no pause at all.
+            thread::yield_now();
             let (mut works, is_last) = collect(first, queue);
             let outcome = self.transact(&mut works);
-            for works in works {
-                works.end(&outcome);
+            let mut bags = Bags::default();
+            for work in works {
+                work.end(&outcome, &mut bags);
             }
+            bags.send();
             if is_last {
                 break;
             }
@@ -162,7 +166,10 @@ impl Thread {
         }
     }
 
-    fn transact(&mut self, works: &mut [Box<dyn Works>]) -> Result<(), Failure> {
+    fn transact(&mut self, works: &mut [Box<dyn Work>]) -> Result<(), Failure> {
+        if works.is_empty() {
+            return Ok(());
+        }
         if let Some(damage) = &self.damage {
             return Err(damage.clone());
         }
@@ -175,23 +182,20 @@ impl Thread {
         outcome
     }
 
-    fn commit(&mut self, works: &mut [Box<dyn Works>]) -> Result<(), Failure> {
+    fn commit(&mut self, works: &mut [Box<dyn Work>]) -> Result<(), Failure> {
         let failed = |error: rusqlite::Error| Failure::of(&self.path, &error);
         // The write lock first: nobody may come between what is compared and what is written.
         run(&self.connection, "BEGIN IMMEDIATE").map_err(failed)?;
         let changes = self.connection.total_changes();
         let now = self.clock.now();
-        let mut count = 0;
-        for works in works.iter_mut() {
-            for index in 0..works.count() {
-                self.work(&mut **works, index, now)?;
-            }
-            count += works.count() as u64;
+        for work in works.iter_mut() {
+            self.work(&mut **work, now)?;
         }
         if self.connection.total_changes() > changes {
             keep_time(&self.connection, now).map_err(failed)?;
             self.counts.commits.fetch_add(1, Ordering::Relaxed);
-            self.counts.works.fetch_add(count, Ordering::Relaxed);
+            self.counts.works.fetch_add(works.len() as u64, Ordering::Relaxed);
+            metrics::histogram!("onlyonce_batch_size").record(u32::try_from(works.len()).unwrap_or(u32::MAX));
         }
         failpoint!("sqlite.commit.before");
         run(&self.connection, "COMMIT").map_err(failed)?;
@@ -200,14 +204,14 @@ impl Thread {
     }
 
     /// An error here is the whole transaction's.
-    fn work(&self, works: &mut dyn Works, index: usize, now: Timestamp) -> Result<(), Failure> {
+    fn work(&self, work: &mut dyn Work, now: Timestamp) -> Result<(), Failure> {
         let failed = |error: rusqlite::Error| Failure::of(&self.path, &error);
-        let is_many = works.size(index).statements == Statements::Many;
+        let is_many = work.size().statements == Statements::Many;
         if is_many {
             run(&self.connection, "SAVEPOINT work").map_err(failed)?;
         }
-        let work = AssertUnwindSafe(|| works.run(index, &self.connection, now));
-        let ended = catch_unwind(work).map_err(|_| {
+        let running = AssertUnwindSafe(|| work.run(&self.connection, now));
+        let ended = catch_unwind(running).map_err(|_| {
             Failure::new(ErrorKind::Unavailable, "a write panicked, and its transaction was undone")
         })?;
         match ended {
@@ -218,7 +222,7 @@ impl Thread {
                 if self.connection.is_autocommit() || is_everybodys(failure.kind) {
                     return Err(failure);
                 }
-                works.fail(index, &failure);
+                work.fail(&failure);
                 self.undo(is_many).map_err(failed)?;
             }
             Ended::Refused => self.undo(is_many).map_err(failed)?,
@@ -237,19 +241,18 @@ impl Thread {
 fn is_everybodys(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Misconfigured => true,
-        ErrorKind::Other => false,
+        ErrorKind::Busy | ErrorKind::Other => false,
     }
 }
 
-/// Pieces of work that one caller waits for, whatever they answer.
-trait Works: Send {
-    fn count(&self) -> usize;
-    fn size(&self, index: usize) -> Size;
-    fn run(&mut self, index: usize, connection: &Connection, now: Timestamp) -> Ended;
-    /// This piece failed, alone.
-    fn fail(&mut self, index: usize, failure: &Failure);
-    /// The transaction has ended: the caller is told.
-    fn end(self: Box<Self>, outcome: &Result<(), Failure>);
+/// A piece of work, whatever it answers.
+trait Work: Send {
+    fn size(&self) -> Size;
+    fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended;
+    /// It failed, alone.
+    fn fail(&mut self, failure: &Failure);
+    /// The transaction has ended: the caller is told, by `bags` where it is a swap's.
+    fn end(self: Box<Self>, outcome: &Result<(), Failure>, bags: &mut Bags);
 }
 
 enum Ended {
@@ -259,87 +262,96 @@ enum Ended {
     Failed(rusqlite::Error),
 }
 
-struct Tasks<R, F> {
-    tasks: Vec<Task<R, F>>,
-    caller: oneshot::Sender<Vec<Result<R, Error>>>,
+/// Keeps what was done for the caller, and says how it ended.
+fn keep<R>(kept: &mut Option<Result<R, Error>>, done: Result<R, Refused>) -> Ended {
+    let (done, ended) = match done {
+        Ok(done) => (Ok(done), Ended::Done),
+        Err(Refused::Stored(error)) => (Err(error), Ended::Refused),
+        Err(Refused::Sqlite(error)) => return Ended::Failed(error),
+    };
+    *kept = Some(done);
+    ended
 }
 
-struct Task<R, F> {
+impl Work for Letter {
+    fn size(&self) -> Size {
+        self.swap.size()
+    }
+
+    fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended {
+        keep(&mut self.done, self.swap.run(connection, now))
+    }
+
+    fn fail(&mut self, failure: &Failure) {
+        self.done = Some(Err(failure.error()));
+    }
+
+    fn end(mut self: Box<Self>, outcome: &Result<(), Failure>, bags: &mut Bags) {
+        if let Err(failure) = outcome {
+            self.fail(failure);
+        }
+        bags.put(self);
+    }
+}
+
+/// What is no swap.
+struct Other<R, F> {
     size: Size,
     work: Option<F>,
     done: Option<Result<R, Error>>,
+    caller: oneshot::Sender<Result<R, Error>>,
 }
 
-impl<R, F> Works for Tasks<R, F>
+impl<R, F> Work for Other<R, F>
 where
     R: Send,
     F: FnOnce(&Connection, Timestamp) -> Result<R, Refused> + Send,
 {
-    fn count(&self) -> usize {
-        self.tasks.len()
+    fn size(&self) -> Size {
+        self.size
     }
 
-    fn size(&self, index: usize) -> Size {
-        self.tasks[index].size
+    fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended {
+        let work = self.work.take().expect("work is run once");
+        keep(&mut self.done, work(connection, now))
     }
 
-    fn run(&mut self, index: usize, connection: &Connection, now: Timestamp) -> Ended {
-        let task = &mut self.tasks[index];
-        let work = task.work.take().expect("work is run once");
-        let (done, ended) = match work(connection, now) {
-            Ok(done) => (Ok(done), Ended::Done),
-            Err(Refused::Stored(error)) => (Err(error), Ended::Refused),
-            Err(Refused::Sqlite(error)) => return Ended::Failed(error),
-        };
-        task.done = Some(done);
-        ended
+    fn fail(&mut self, failure: &Failure) {
+        self.done = Some(Err(failure.error()));
     }
 
-    fn fail(&mut self, index: usize, failure: &Failure) {
-        self.tasks[index].done = Some(Err(failure.error()));
-    }
-
-    fn end(self: Box<Self>, outcome: &Result<(), Failure>) {
-        let answer = |task: Task<R, F>| match outcome {
-            Ok(()) => task.done.expect("work in a transaction that was committed has ended"),
-            Err(failure) => Err(failure.error()),
-        };
-        // A caller that went away does not want its answers.
-        let _ = self.caller.send(self.tasks.into_iter().map(answer).collect());
+    fn end(mut self: Box<Self>, outcome: &Result<(), Failure>, _: &mut Bags) {
+        if let Err(failure) = outcome {
+            self.fail(failure);
+        }
+        let done = self.done.expect("work in a transaction that was committed has ended");
+        // A caller that went away does not want its answer.
+        let _ = self.caller.send(done);
     }
 }
 
 /// So much of what waits as goes together, and whether it is the last.
-fn collect(first: Box<dyn Works>, queue: &Receiver<Order>) -> (Vec<Box<dyn Works>>, bool) {
-    let mut room = Room { rows: ROWS_MAX, bytes: BYTES_MAX };
-    room.take(&*first);
-    let mut works = vec![first];
-    while room.rows > 0 && room.bytes > 0 {
-        match queue.try_recv() {
-            Ok(Order::Do(next)) => {
-                room.take(&*next);
-                works.push(next);
-            }
-            Ok(Order::Stop) => return (works, true),
-            Err(_) => break,
-        }
+fn collect(first: Order, queue: &Receiver<Order>) -> (Vec<Box<dyn Work>>, bool) {
+    let (mut rows, mut bytes) = (ROWS_MAX, BYTES_MAX);
+    let mut works: Vec<Box<dyn Work>> = Vec::new();
+    let mut next = Some(first);
+    while let Some(order) = next {
+        let work: Box<dyn Work> = match order {
+            Order::Swap(letter) => letter,
+            Order::Other(other) => other,
+            Order::Stop => return (works, true),
+        };
+        rows = rows.saturating_sub(work.size().rows);
+        bytes = bytes.saturating_sub(work.size().bytes);
+        works.push(work);
+        let has_room = rows > 0 && bytes > 0;
+        next = if has_room { queue.try_recv().ok() } else { None };
     }
     (works, false)
 }
 
-/// What still goes into a transaction.
-struct Room {
-    rows: usize,
-    bytes: usize,
-}
-
-impl Room {
-    fn take(&mut self, works: &dyn Works) {
-        for index in 0..works.count() {
-            self.rows = self.rows.saturating_sub(works.size(index).rows);
-            self.bytes = self.bytes.saturating_sub(works.size(index).bytes);
-        }
-    }
+fn closed() -> Error {
+    Error::new(ErrorKind::Unavailable, "the store is closed")
 }
 
 /// The latest stamp, in the same transaction as what it stamps.

@@ -138,6 +138,55 @@ async fn as_many_batches_as_allowed_are_under_way_at_once() {
 }
 
 #[tokio::test]
+async fn beside_a_lone_write_another_goes_at_once_and_beside_a_batch_only_a_much_larger_one() {
+    let gated = Gated::new(Limits { in_flight_max: 2, ..LIMITS });
+    let mut rows: Vec<_> = (1..=5).map(|row| gated.submit(row, 1)).collect();
+    gated.until_batches(2).await;
+    settle().await;
+    gated.gate.add_permits(2);
+    gated.until_batches(3).await;
+    rows.extend((6..=10).map(|row| gated.submit(row, 1)));
+    settle().await;
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![1], vec![2], vec![3, 4, 5]], "five are not twice three");
+    rows.push(gated.submit(11, 1));
+    gated.until_batches(4).await;
+    gated.gate.add_permits(2);
+    for (row, answer) in (1..).zip(rows) {
+        assert_eq!(answer.await.unwrap().unwrap(), row);
+    }
+    assert_eq!(gated.batches.lock().unwrap()[3..], [vec![6, 7, 8, 9, 10, 11]]);
+}
+
+/// What the callers of a batch write next goes together with what came meanwhile.
+#[tokio::test]
+async fn whoever_was_told_may_come_along_with_the_next_batch() {
+    let gated = Gated::new(LIMITS);
+    let first = gated.submit(1, 1);
+    gated.until_batches(1).await;
+    let again = |row: u32| {
+        let batcher = gated.batcher.clone();
+        tokio::spawn(async move {
+            batcher.submit(id(row), 1, row).await.unwrap();
+            batcher.submit(id(row), 1, row + 100).await.unwrap();
+        })
+    };
+    let twice = [again(2), again(3)];
+    settle().await;
+    gated.gate.add_permits(1);
+    gated.until_batches(2).await;
+    let meanwhile = gated.submit(4, 1);
+    settle().await;
+    gated.gate.add_permits(2);
+    for task in twice {
+        task.await.unwrap();
+    }
+    assert_eq!((first.await.unwrap().unwrap(), meanwhile.await.unwrap().unwrap()), (1, 4));
+    let mut batches = gated.batches.lock().unwrap().clone();
+    batches[2].sort_unstable();
+    assert_eq!(batches, [vec![1], vec![2, 3], vec![4, 102, 103]]);
+}
+
+#[tokio::test]
 async fn writes_of_one_id_go_one_batch_after_the_other() {
     let gated = Gated::new(Limits { in_flight_max: 3, ..LIMITS });
     let submit = |row| {

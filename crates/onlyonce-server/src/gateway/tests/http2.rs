@@ -233,7 +233,7 @@ async fn http2_goes_out_on_one_connection() {
     let mut config = config(address);
     config.default.upstream.protocol = Protocol::Http2;
     config.default.upstream.uri = format!("http://{address}/v1/").parse().unwrap();
-    let world = World::with(config).await;
+    let world = World::with_one_worker(config).await;
     let told = world.post("k-1").await.text();
     assert_eq!(told, r#"POST http://shop.example/v1/orders Some("1") b"{}""#);
     let all = futures_util::future::join_all((2..40).map(|number| {

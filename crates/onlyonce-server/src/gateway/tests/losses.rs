@@ -278,7 +278,7 @@ async fn a_connection_is_kept_for_the_next_request() {
         }
     })
     .await;
-    let world = World::before(&service).await;
+    let world = World::with_one_worker(config(service.address)).await;
     for number in 0..5 {
         assert_eq!(world.post(&format!("k-{number}")).await.text(), "1");
         assert_eq!(world.send(unkeyed()).await.text(), "1");

@@ -8,4 +8,5 @@ mod secured;
 mod service;
 mod stops;
 mod wire;
+mod workers;
 mod world;

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::service::{Connection, Service};
 use super::world::{CREATED, SOON, World, config, post, route, unkeyed, upstream};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Place};
 
 /// A service that answers once it is let to.
 async fn held() -> (Service, Arc<Semaphore>) {
@@ -65,7 +65,8 @@ async fn a_stop_hands_over_what_does_not_end() {
     let mut config = config(service.address);
     let keyed = Policy { effects: Effects::Keyed, ..Policy::default() };
     config.routes = vec![route("POST /keyed", upstream(service.address), keyed)];
-    let world = World { gateway: Gateway::start(config.clone(), engine.clone()).await.unwrap() };
+    let world =
+        World { gateway: Gateway::start(config.clone(), engine.clone(), Place::Threads).await.unwrap() };
     let mut clients = Vec::new();
     for (path, key) in [("/orders", "opaque"), ("/keyed", "keyed"), ("/orders", "gone")] {
         let mut client = world.connect().await;
@@ -81,7 +82,7 @@ async fn a_stop_hands_over_what_does_not_end() {
         assert_eq!((answer.status(), answer.code().as_str()), (502, "upstream_outcome_unknown"));
     }
     // The next one on the same store knows.
-    let world = World { gateway: Gateway::start(config, engine).await.unwrap() };
+    let world = World { gateway: Gateway::start(config, engine, Place::Threads).await.unwrap() };
     assert_eq!(world.state("opaque").await, "unknown");
     assert_eq!(world.state("keyed").await, "retryable");
     assert_eq!(world.state("gone").await, "unknown");

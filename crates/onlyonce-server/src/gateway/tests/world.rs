@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::service::Service;
 use super::wire::{Message, Wire};
 use crate::config::{Config, Log, LogFormat, Network, Pattern, Protocol, Route, Segment, Upstream};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Place};
 use crate::store::Url;
 
 /// Nothing in these tests takes so long, unless it hangs.
@@ -76,8 +76,17 @@ impl World {
     }
 
     pub(super) async fn with(config: Config) -> Self {
+        Self::at(Place::Threads, config).await
+    }
+
+    /// Where one worker has all connections.
+    pub(super) async fn with_one_worker(config: Config) -> Self {
+        Self::at(Place::Here, config).await
+    }
+
+    async fn at(place: Place, config: Config) -> Self {
         let engine = Engine::new(Arc::new(Memory::new()));
-        Self { gateway: Gateway::start(config, engine).await.unwrap() }
+        Self { gateway: Gateway::start(config, engine, place).await.unwrap() }
     }
 
     pub(super) async fn connect(&self) -> Wire {
