@@ -208,7 +208,8 @@ impl Order {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Until {
     pub(crate) exec: Option<usize>,
-    /// So many requests of the step `of` are on the wire, or have their answer.
+    /// So many requests of the step `of` are on the wire, or have their answer; of all in the background, where none
+    /// is named.
     pub(crate) sent: Option<usize>,
     pub(crate) answered: Option<usize>,
     pub(crate) of: Option<String>,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use onlyonce::store::postgres::{Options, Postgres};
-use onlyonce::store::{Change, Error, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::{Change, Epoch, Error, Outbox, Page, Query, Store, Swapped};
 use onlyonce_core::record::{Id, Seen};
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
@@ -109,6 +109,14 @@ impl Store for Moved {
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.call(move |inner| async move { inner.store.reap(limit).await }).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        self.call(|inner| async move { inner.store.epoch().await }).await
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        self.call(|inner| async move { inner.store.raise_epoch().await }).await
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

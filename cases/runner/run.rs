@@ -253,8 +253,10 @@ impl<N: Node> World<N> {
 
     async fn missing(&self, until: &Until, step: &Step) -> Option<String> {
         let facts = self.facts(None).await;
-        let progress = until.of.as_ref().map(|of| &self.background[of].1);
-        let count = |count: fn(&Progress) -> usize| progress.map_or(0, |progress| count(progress));
+        let count = |count: fn(&Progress) -> usize| match &until.of {
+            Some(of) => count(&self.background[of].1),
+            None => self.background.values().map(|(_, progress)| count(progress)).sum(),
+        };
         let sent = count(|progress| progress.sent.load(Ordering::Acquire));
         let answered = count(|progress| progress.answered.load(Ordering::Acquire));
         let calls = self.nodes[step.node.unwrap_or(0)].store.calls.load(Ordering::Acquire);

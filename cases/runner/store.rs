@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use onlyonce::store::clock::{Clock, SystemClock};
 use onlyonce::store::memory::Memory;
 use onlyonce::store::sqlite::{Options, Sqlite};
-use onlyonce::store::{Change, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
 use onlyonce_core::record::{Id, Seen};
 use onlyonce_core::time::Timestamp;
 use serde::Deserialize;
@@ -193,6 +193,10 @@ impl Faulty {
     /// The mode that a call meets; one that stalls meets whatever comes after.
     async fn met(&self) -> StoreMode {
         self.calls.fetch_add(1, Ordering::AcqRel);
+        self.passed().await
+    }
+
+    async fn passed(&self) -> StoreMode {
         loop {
             let changed = self.changed.notified();
             let mode = self.mode();
@@ -250,6 +254,21 @@ impl Store for Faulty {
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.disk.store().reap(limit).await
+    }
+
+    /// No call that a case counts: it is nobody's request.
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        match self.passed().await {
+            StoreMode::Down | StoreMode::LoseAnswers => Err(away()),
+            StoreMode::Up | StoreMode::Full | StoreMode::Stale | StoreMode::Stall | StoreMode::Flushed => {
+                let _call = self.disk.call();
+                self.disk.store().epoch().await
+            }
+        }
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        self.disk.store().raise_epoch().await
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

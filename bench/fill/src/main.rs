@@ -3,11 +3,15 @@
 //! ```text
 //! bench-fill fill  PATH RECORDS RETENTION_SECONDS
 //! bench-fill count PATH
+//! bench-fill copy  postgres://… RECORDS RETENTION_SECONDS
 //! ```
 //!
 //! `fill` writes completed records, as a load of `unique` leaves them, many at a time, and tells how far it is on
 //! stderr. A retention of 0 makes records that are expired at once. `count` tells how many records there are, and how
-//! many of them have expired. Each prints one line of JSON.
+//! many of them have expired. `copy` does what `fill` does to a database that nobody uses yet (`copy.rs`). Each prints
+//! one line of JSON.
+
+mod copy;
 
 use std::io;
 use std::sync::Arc;
@@ -41,6 +45,9 @@ async fn main() -> io::Result<()> {
     let report = match words[..] {
         ["fill", path, records, retention_seconds] => {
             fill(path, number(records)?, Duration::from_secs(number(retention_seconds)?)).await?
+        }
+        ["copy", url, records, retention_seconds] => {
+            copy::copy(url, number(records)?, Duration::from_secs(number(retention_seconds)?)).await?
         }
         ["count", path] => count(path).map_err(io::Error::other)?,
         _ => return Err(io::Error::other("cannot understand that; see the head of bench/fill/src/main.rs")),

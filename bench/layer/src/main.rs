@@ -3,6 +3,7 @@
 //! ```text
 //! bench-layer memory:
 //! bench-layer sqlite:PATH [--without-workers]
+//! bench-layer postgres://… [--without-workers]
 //! ```
 //!
 //! `GET /_figures` tells what the SQLite engine has done since it was opened.
@@ -14,6 +15,7 @@ use axum::routing::get;
 use onlyonce::Onlyonce;
 use onlyonce::store::Store;
 use onlyonce::store::memory::Memory;
+use onlyonce::store::postgres::{self, Postgres};
 use onlyonce::store::sqlite::{Options, Sqlite};
 use onlyonce::worker::{Background, Workers};
 use serde_json::{Value, json};
@@ -22,7 +24,7 @@ use serde_json::{Value, json};
 async fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [place, flags @ ..] = arguments.as_slice() else {
-        return Err(io::Error::other("name the store: memory: or sqlite:PATH"));
+        return Err(io::Error::other("name the store: memory:, sqlite:PATH or postgres://…"));
     };
     let has_workers = match flags {
         [] => true,
@@ -36,7 +38,15 @@ async fn main() -> io::Result<()> {
             let sqlite = Arc::new(sqlite);
             serve(sqlite.clone(), has_workers, move || figures(&sqlite)).await
         }
-        _ => Err(io::Error::other(format!("no such store \"{place}\"; use memory: or sqlite:PATH"))),
+        Some(("postgres", _)) => {
+            let store =
+                Postgres::open(place, postgres::Options::default()).await.map_err(io::Error::other)?;
+            store.prepare().await.map_err(io::Error::other)?;
+            serve(Arc::new(store), has_workers, || json!({})).await
+        }
+        _ => Err(io::Error::other(format!(
+            "no such store \"{place}\"; use memory:, sqlite:PATH or postgres://…"
+        ))),
     }
 }
 

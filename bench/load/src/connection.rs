@@ -12,7 +12,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Where requests go, and what they carry.
 pub(crate) struct Target {
-    pub(crate) address: SocketAddr,
+    /// The servers, which requests go to in turn: at least one.
+    pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) body: String,
     pub(crate) delay_ms: u64,
     pub(crate) headers: Vec<String>,
@@ -26,10 +27,18 @@ pub(crate) struct Answer {
 }
 
 impl Target {
+    /// The first server.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
     pub(crate) async fn connect(&self) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect(self.address).await?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
+        connect(self.address()).await
+    }
+
+    /// To the server whose turn it is.
+    pub(crate) async fn connect_in_turn(&self, number: usize) -> io::Result<TcpStream> {
+        connect(self.addresses[number % self.addresses.len()]).await
     }
 
     /// The payment under `key`, as it goes over the wire.
@@ -38,21 +47,31 @@ impl Target {
         format!(
             "POST /payments HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nIdempotency-Key: {key}\r\n\
              X-Delay-Ms: {}\r\n{headers}Content-Length: {}\r\n\r\n{}",
-            self.address,
+            self.address(),
             self.delay_ms,
             self.body.len(),
             self.body
         )
     }
 
-    /// How often the handler really ran so far.
+    /// How often the handler really ran so far, on all servers.
     pub(crate) async fn runs(&self) -> io::Result<u64> {
-        let mut stream = self.connect().await?;
-        let request = format!("GET /_count HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
-        stream.write_all(request.as_bytes()).await?;
-        let answer = read(&mut stream).await?;
-        String::from_utf8_lossy(&answer.body).trim().parse().map_err(io::Error::other)
+        let mut runs = 0;
+        for address in &self.addresses {
+            let mut stream = connect(*address).await?;
+            let request = format!("GET /_count HTTP/1.1\r\nHost: {address}\r\n\r\n");
+            stream.write_all(request.as_bytes()).await?;
+            let answer = read(&mut stream).await?;
+            runs += String::from_utf8_lossy(&answer.body).trim().parse::<u64>().map_err(io::Error::other)?;
+        }
+        Ok(runs)
     }
+}
+
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Reads one answer, within the bound.

@@ -1,12 +1,12 @@
 //! The loads wrk cannot make: many requests with one key at the very same time.
 //!
 //! ```text
-//! bench-load storm   ADDRESS BODY_FILE CONNECTIONS DELAY_MS ROUNDS [HEADER …]
+//! bench-load storm   ADDRESS[,ADDRESS] BODY_FILE CONNECTIONS DELAY_MS ROUNDS [HEADER …]
 //! bench-load waiters ADDRESS BODY_FILE CONNECTIONS DELAY_MS PID    [HEADER …]
 //! bench-load upload  ADDRESS BYTES PID [HEADER …]
 //! ```
 //!
-//! `storm` sends one key over every connection at once, in so many rounds. `waiters` sends it over one connection
+//! `storm` sends one key over every connection at once, to the servers in turn, in so many rounds. `waiters` sends it over one connection
 //! first and over the others while that one runs, and reads how much memory the server (`PID`) holds for them.
 //! `upload` sends one large body without a key, and reads the same. Each prints one line of JSON. Every read and write
 //! has a bound, so a server that never answers ends the load and not the bench.
@@ -47,7 +47,7 @@ async fn payments(verb: &str, arguments: &[String]) -> io::Result<Value> {
         return Err(too_few());
     };
     let target = Target {
-        address: address.parse().map_err(io::Error::other)?,
+        addresses: address.split(',').map(str::parse).collect::<Result<_, _>>().map_err(io::Error::other)?,
         body: std::fs::read_to_string(body_file)?,
         delay_ms: number(delay_ms)?,
         headers: headers.to_vec(),

@@ -48,8 +48,8 @@ pub(crate) async fn run(target: &Target, connections: usize, rounds: u64) -> io:
 
 async fn one_round(target: &Target, connections: usize, number: u64) -> io::Result<Round> {
     let mut streams = Vec::with_capacity(connections);
-    for _ in 0..connections {
-        streams.push(target.connect().await?);
+    for number in 0..connections {
+        streams.push(target.connect_in_turn(number).await?);
     }
     let runs_before = target.runs().await?;
     let request = target.payment(&new_key("storm", number));

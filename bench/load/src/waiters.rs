@@ -76,7 +76,7 @@ async fn connect(target: &Target, connections: usize) -> io::Result<Vec<TcpStrea
     while streams.len() < connections {
         let mut batch = JoinSet::new();
         for _ in 0..AT_ONCE.min(connections - streams.len()) {
-            let address = target.address;
+            let address = target.address();
             batch.spawn(async move { TcpStream::connect(address).await });
         }
         for stream in batch.join_all().await {

@@ -33,6 +33,11 @@ pub(crate) enum Command {
     Check(CheckSettings),
     /// Print every setting with its default, as a file to begin with
     Settings(PrintSettings),
+    /// Bring the schema of a store to this release's, and show what that takes
+    ///
+    /// serve does the same at its start, where its role may. With a role of its own for this, the role of serve needs only
+    /// to read and write rows. Exits 0 once nothing is missing, and of --dry-run also where something is.
+    Migrate(Migrate),
     /// Look after the file of an embedded store
     #[command(subcommand)]
     Store(Store),
@@ -78,6 +83,31 @@ pub(crate) struct Place {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Migrate {
+    /// The store: postgres://USER:PASSWORD@HOST/DATABASE?schema=NAME, or sqlite:PATH [default: sqlite:onlyonce.db]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// The settings file, of which only store counts here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Show what would be applied, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Migrate {
+    /// Where its one setting comes from.
+    pub(crate) fn sources(&self) -> Sources {
+        let settings =
+            Settings { store: self.store.clone(), config: self.config.clone(), ..Settings::default() };
+        settings.sources()
+    }
 }
 
 #[derive(Args, Debug)]

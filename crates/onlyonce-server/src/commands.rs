@@ -1,6 +1,7 @@
 //! What operators ask of the program, a verb a file.
 
 pub(crate) mod check;
+pub(crate) mod migrate;
 pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod store;

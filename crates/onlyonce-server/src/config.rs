@@ -42,7 +42,7 @@ use onlyonce::Policy;
 use onlyonce::store::sqlite::Expired;
 use onlyonce::worker::Background;
 
-use self::reader::Reader;
+use self::reader::{Reader, Section};
 use crate::store;
 
 pub(crate) use self::fault::{Fault, Faults, Place, Warning};
@@ -75,6 +75,16 @@ pub(crate) fn load(sources: &Sources) -> Result<Loaded, Faults> {
     warnings.extend(source::unread_file(sources));
     let effective = effective::toml(&settings, &config);
     Ok(Loaded { config, warnings, effective })
+}
+
+/// Only where records are kept; nothing else of the sources is looked at.
+pub(crate) fn store(sources: &Sources) -> Result<store::Url, Faults> {
+    let mut faults = Vec::new();
+    let settings = source::read(sources, &mut faults);
+    faults.retain(|fault| fault.path == source::FILE);
+    let mut reader = Reader { environment: sources.variables(), faults, warnings: Vec::new() };
+    let store = build::store(&Section::top(&settings), &mut reader);
+    if reader.faults.is_empty() { Ok(store) } else { Err(Faults(reader.faults)) }
 }
 
 /// All settings.

@@ -32,6 +32,7 @@ pub async fn run() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments).await,
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Settings(arguments) => commands::settings::run(&arguments),
+        Command::Migrate(arguments) => commands::migrate::run(&arguments).await,
         Command::Store(verb) => commands::store::run(verb).await,
     };
     exit_code(ended)

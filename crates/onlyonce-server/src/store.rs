@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, bail};
-use onlyonce::store::Store;
 use onlyonce::store::memory::Memory;
 use onlyonce::store::postgres::{self, Postgres};
-use onlyonce::store::sqlite::{Expired, Options, Sqlite};
+use onlyonce::store::sqlite::{Expired, Guest, Options, Sqlite};
+use onlyonce::store::{Schema, Store};
 
 /// Engines that are planned, by their schemes.
 const PLANNED: [&str; 6] = ["mysql", "redis", "rediss", "redis+cluster", "rediss+cluster", "dynamodb"];
@@ -83,6 +83,20 @@ impl Url {
                 let store = Postgres::open(&database.url, options).await?;
                 store.prepare().await?;
                 Arc::new(store)
+            }
+        })
+    }
+}
+
+impl Url {
+    /// The schema as it is, and what opening the store would apply to it; none where the kind has no schema.
+    pub(crate) async fn schema(&self) -> Result<Option<Schema>> {
+        Ok(match self {
+            Self::Memory => None,
+            Self::Sqlite(path) => Some(Guest::schema_at(path).await?),
+            Self::Postgres(database) => {
+                let store = Postgres::open(&database.url, postgres::Options::default()).await?;
+                Some(store.schema().await?)
             }
         })
     }

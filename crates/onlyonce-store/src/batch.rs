@@ -3,11 +3,13 @@
 //! A durable write costs the same wait for one row as for a hundred. So what comes while a flush is under way goes
 //! together with the next one; and since nothing waits for company, a lone write goes at once and pays nothing.
 //!
-//! 1. A write that finds a free place goes at once, alone. There are no timers.
+//! 1. A write goes at once where nothing is under way, or one write alone and there is a place. There are no timers.
 //! 2. At most [`Limits::in_flight_max`] batches are under way, each of at most [`Limits::rows_max`] rows and
-//!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone.
+//!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone. Beside a batch goes only another that is
+//!    at least twice as large: a batch costs what many rows do.
 //! 3. Writes of one id keep their order: the second waits until the batch that carries the first has ended. One id is
 //!    never in two batches at once, nor in one batch twice.
+//!    What has no order, such as a look, takes no id ([`Batcher::ask`]).
 //! 4. Nobody is answered before the flush that carried the write has ended, and each has an answer of its own: one
 //!    bad row fails alone.
 //! 5. What was handed in is carried out, also where its caller goes away. A flush that panics, answers too few, or
@@ -52,7 +54,7 @@ use onlyonce_core::record::Id;
 use tokio::sync::oneshot;
 
 use self::queue::Queue;
-use self::sync::{Mutex, lock, spawn};
+use self::sync::{Mutex, lock, spawn, yield_now};
 use crate::{Error, ErrorKind};
 
 /// How much goes together.
@@ -105,17 +107,38 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     ///
     /// Outside a tokio runtime.
     pub async fn submit(&self, id: Id, bytes: usize, item: T) -> Result<R, Error> {
+        self.hand_in(item, |queue, waiting| queue.push(id, bytes, waiting)).await
+    }
+
+    /// The same for what has no order among its like: a look, of which two at one record may go together.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Batcher::submit`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn ask(&self, bytes: usize, item: T) -> Result<R, Error> {
+        self.hand_in(item, |queue, waiting| queue.push_free(bytes, waiting)).await
+    }
+
+    async fn hand_in(
+        &self,
+        item: T,
+        push: impl FnOnce(&mut Queue<Waiting<T, R>>, Waiting<T, R>),
+    ) -> Result<R, Error> {
         let (caller, answer) = oneshot::channel();
-        self.shared.hand_in(id, bytes, Waiting { item, caller });
+        self.shared.hand_in(|queue| push(queue, Waiting { item, caller }));
         answer.await.unwrap_or_else(|_| Err(unanswered("the batch was dropped while it was under way")))
     }
 }
 
 impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
-    fn hand_in(self: &Arc<Self>, id: Id, bytes: usize, waiting: Waiting<T, R>) {
+    fn hand_in(self: &Arc<Self>, push: impl FnOnce(&mut Queue<Waiting<T, R>>)) {
         let batches = {
             let mut queue = lock(&self.queue);
-            queue.push(id, bytes, waiting);
+            push(&mut queue);
             queue.take_all()
         };
         self.launch(batches);
@@ -136,8 +159,13 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
 
     fn launch(self: &Arc<Self>, batches: Vec<queue::Batch<Waiting<T, R>>>) {
         for batch in batches {
-            let mut flight =
-                Flight { shared: self.clone(), ids: batch.ids, items: Vec::new(), callers: Vec::new() };
+            let mut flight = Flight {
+                shared: self.clone(),
+                ids: batch.ids,
+                items: Vec::new(),
+                callers: Vec::new(),
+                is_under_way: true,
+            };
             for Waiting { item, caller } in batch.loads {
                 flight.items.push(item);
                 flight.callers.push(caller);
@@ -149,7 +177,6 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
     /// The answers of a flush, as many as there are items; a flush that panics has none to give.
     async fn flush(&self, items: Vec<T>) -> Answers<R> {
         let rows = items.len();
-        metrics::histogram!("onlyonce_batch_size").record(u32::try_from(rows).unwrap_or(u32::MAX));
         let all_unanswered = |why| (0..rows).map(|_| Err(unanswered(why))).collect();
         let Ok(mut flush) = catch_unwind(AssertUnwindSafe(|| (self.flush)(items))) else {
             return all_unanswered("the flush panicked");
@@ -175,17 +202,36 @@ struct Flight<T: Send + 'static, R: Send + 'static> {
     ids: Vec<Id>,
     items: Vec<T>,
     callers: Vec<oneshot::Sender<Result<R, Error>>>,
+    is_under_way: bool,
 }
 
 impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
     async fn fly(mut self) {
+        // Of writes: how many share a commit.
+        if !self.ids.is_empty() {
+            let rows = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
+            metrics::histogram!("onlyonce_batch_size").record(rows);
+        }
         let answers = self.shared.flush(mem::take(&mut self.items)).await;
-        // The next batch sets off before anybody is told about this one.
-        self.shared.land(&mem::take(&mut self.ids));
+        // Of a lone write, or of looks, the next sets off before anybody is told.
+        if self.ids.len() <= 1 {
+            self.land();
+        }
         for (caller, answer) in mem::take(&mut self.callers).into_iter().zip(answers) {
             // A caller that went away does not want its answer.
             let _ = caller.send(answer);
         }
+        if self.is_under_way {
+            // Many of those that were told have their next write ready at once: a handler that was waited for, and is
+            // done. They come along in the next batch, if it lets them have their turn.
+            yield_now().await;
+            self.land();
+        }
+    }
+
+    fn land(&mut self) {
+        self.is_under_way = false;
+        self.shared.land(&self.ids);
     }
 }
 
@@ -193,7 +239,7 @@ impl<T: Send + 'static, R: Send + 'static> Drop for Flight<T, R> {
     /// Dropped under way, as a runtime does when it shuts down: its callers find their channel closed. Where it was
     /// the last batch, nobody is left to carry what waits: that is answered the same way, and the queue is as new.
     fn drop(&mut self) {
-        if self.ids.is_empty() {
+        if !self.is_under_way {
             return;
         }
         let abandoned = lock(&self.shared.queue).abandon(&self.ids);

@@ -27,6 +27,7 @@
 
 pub mod agreement;
 pub mod clock;
+pub mod epoch;
 pub mod outbox;
 pub mod random;
 pub mod reap;
@@ -88,6 +89,9 @@ macro_rules! conformance {
             scan::what_is_not_due_is_not_shown
             scan::what_is_due_follows_the_last_write
             scan::an_empty_store_has_one_empty_page
+            epoch::the_epoch_stays_until_it_is_raised
+            epoch::an_epoch_that_was_raised_is_seen_by_the_next_look
+            epoch::of_many_who_raise_it_each_sees_a_higher_one
             story::a_completed_attempt_is_replayed
             story::a_renewal_in_between_does_not_lose_the_completion
             story::a_superseded_attempt_cannot_complete

@@ -15,6 +15,8 @@ pub struct Error {
 pub enum ErrorKind {
     /// The store did not answer, or not in time. Whether a write took place is not known; it may be tried again.
     Unavailable,
+    /// The store answers, but somebody else holds the record. Nothing was written; it may be tried again. No failure of the store.
+    Busy,
     /// What is stored cannot be understood. Never retried: somebody must look.
     Corrupt,
     /// The store is not what the settings say.

@@ -24,6 +24,7 @@ pub mod memory;
 pub mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -34,6 +35,7 @@ pub use error::{Error, ErrorKind};
 use onlyonce_core::record::{Draft, Id, Revision, Seen, StateName};
 use onlyonce_core::time::Timestamp;
 pub use outbox::Outbox;
+pub use schema::{Migration, Schema};
 
 /// A place to keep records.
 #[async_trait]
@@ -73,9 +75,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(counts)
     }
 
+    /// How often records were changed here that nobody expects to change: what is completed, and forgotten or judged
+    /// anew. Whoever keeps a copy of a completed record looks at this, and at a new epoch trusts no copy that is older.
+    async fn epoch(&self) -> Result<Epoch, Error>;
+
+    /// Begins a new epoch, higher than any before. Whatever was written before it is seen by everybody who sees it.
+    async fn raise_epoch(&self) -> Result<(), Error>;
+
     /// The messages stored with records, where this engine keeps any.
     fn outbox(&self) -> Option<&dyn Outbox>;
 }
+
+/// Which copies of completed records may be believed: those from the same epoch. It only rises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch(pub u64);
 
 /// How many records are read at once to count them.
 const COUNT_BATCH: usize = 1_000;

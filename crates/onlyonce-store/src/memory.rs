@@ -38,6 +38,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ use self::hash::ById;
 use self::letters::Letters;
 use crate::clock::{Clock, SystemClock};
 use crate::outbox::{Claimed, Message, Outbox, Settled};
-use crate::{Change, Cursor, Error, Page, Query, Store, Swapped};
+use crate::{Change, Cursor, Epoch, Error, Page, Query, Store, Swapped};
 
 /// A power of two: a shard is chosen by the first bits of an id. With 256, what is due was seldom in the processor's cache.
 const SHARDS: usize = 64;
@@ -60,6 +61,7 @@ pub struct Memory {
     clock: Box<dyn Clock>,
     shards: [Mutex<Shard>; SHARDS],
     letters: Mutex<Letters>,
+    epoch: AtomicU64,
 }
 
 /// The rows whose ids begin alike.
@@ -91,6 +93,7 @@ impl Memory {
             clock: Box::new(clock),
             shards: array::from_fn(|_| Mutex::default()),
             letters: Mutex::default(),
+            epoch: AtomicU64::new(0),
         }
     }
 
@@ -237,6 +240,15 @@ impl Store for Memory {
             }
         }
         Ok(reaped)
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        Ok(Epoch(self.epoch.load(Ordering::Acquire)))
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -17,6 +17,7 @@
 //!    is lost comes back with the record it was lost to (`statement.rs`).
 //! 2. **Many writes, one commit** ([`crate::batch`], `write.rs`): what comes while a commit is under way goes into the
 //!    next. No batch waits for one row, and one bad row fails alone.
+//!    So do looks (`look.rs`): a thousand records that are watched take two connections and not a thousand.
 //! 3. **The clock is the server's.** No node's clock decides anything.
 //! 4. **An answer that was lost is `Unavailable`** (`pool.rs`): the write may have been committed. Whoever asked looks,
 //!    and recognises its own revision or token. So is a commit that a standby was to confirm and did not; where one does,
@@ -32,6 +33,7 @@
 mod doubt;
 mod failure;
 mod letters;
+mod look;
 mod migration;
 mod pool;
 mod reap;
@@ -44,22 +46,23 @@ mod write;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-pub use migration::Migration;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
 use tokio::sync::Semaphore;
 
 use self::doubt::Doubts;
+use self::look::Looked;
 use self::pool::{Plans, Pool, Tuning};
-use self::row::{Stored, Swap};
-use self::statement::Statements;
+use self::row::{Stored, Swap, column};
+use self::statement::{Statements, Verb};
 use self::url::Place;
 use self::write::Answer;
 use crate::batch::{Batcher, Limits};
 use crate::outbox::{Claimed, Message, Outbox, Settled};
-use crate::{Change, Error, Expired, Page, Query, Store, Swapped};
+use crate::{Change, Epoch, Error, Expired, Page, Query, Schema, Store, Swapped};
 
 /// How a database is used. Every value works; the defaults were measured.
 #[derive(Clone, Debug)]
@@ -88,6 +91,8 @@ impl Default for Options {
 
 /// How much goes together. Four batches in flight were slower than two.
 const LIMITS: Limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
+/// The same for looks, which are few bytes to ask. Two connections at most, and none of them for long.
+const LOOKS: Limits = Limits { rows_max: 128, bytes_max: usize::MAX, in_flight_max: 2 };
 /// How long a batch waits where somebody inserts one of its records right now.
 const BATCH_LOCK_WAIT: Duration = Duration::from_millis(50);
 /// Connections for sweeper, reaper, relay and operators, and how long the server may work for them.
@@ -97,6 +102,7 @@ const BEHIND_TIMEOUT: Duration = Duration::from_secs(60);
 /// The engine for many nodes; see the module's documentation.
 pub struct Postgres {
     swaps: Batcher<Swap, Answer>,
+    looks: Batcher<Id, Looked>,
     /// Looks, and writes that go alone.
     front: Arc<Pool>,
     /// Half of its connections: a row that somebody holds keeps nobody from looking at another.
@@ -104,6 +110,8 @@ pub struct Postgres {
     behind: Pool,
     place: Arc<Place>,
     expired: Expired,
+    /// The least that the schema asks of a release, as it was last seen.
+    needs: AtomicI32,
 }
 
 impl Postgres {
@@ -135,8 +143,22 @@ impl Postgres {
             let batches = batches.clone();
             async move { write::together(&batches, swaps).await }
         });
+        let looking = front.clone();
+        let looks = Batcher::new(LOOKS, move |ids: Vec<Id>| {
+            let looking = looking.clone();
+            async move { look::together(&looking, ids).await }
+        });
         let alone = Arc::new(Semaphore::new(options.connections.div_ceil(2).max(1)));
-        Ok(Self { swaps, front, alone, behind, place, expired: options.expired })
+        Ok(Self {
+            swaps,
+            looks,
+            front,
+            alone,
+            behind,
+            place,
+            expired: options.expired,
+            needs: AtomicI32::new(0),
+        })
     }
 
     /// What a URL names, as it may be shown: hosts, ports and database, and nothing that is secret.
@@ -148,14 +170,19 @@ impl Postgres {
         Ok(format!("postgres://{}", Place::parse(url)?.shown))
     }
 
-    /// The migrations that [`Store::prepare`] would apply.
+    /// The schema as it is, and what [`Store::prepare`] would apply to it.
     ///
     /// # Errors
     ///
     /// As for [`Store::prepare`], but that nothing is changed.
-    pub async fn pending_migrations(&self) -> Result<Vec<Migration>, Error> {
+    pub async fn schema(&self) -> Result<Schema, Error> {
         let connection = self.behind.connect().await?;
-        Ok(migration::lacking(&connection.client, &self.place).await?)
+        Ok(migration::schema(&connection.client, &self.place).await?)
+    }
+
+    /// A schema that a newer release has changed beyond us is neither read nor written.
+    fn may_go_on(&self) -> Result<(), Error> {
+        Ok(migration::may_go_on(&self.place, self.needs.load(Ordering::Relaxed))?)
     }
 
     /// The uses of a key that have expired and were kept ([`Expired::Keep`]), latest first.
@@ -173,14 +200,21 @@ impl Postgres {
 impl Store for Postgres {
     async fn prepare(&self) -> Result<(), Error> {
         let mut connection = self.behind.connect().await?;
-        Ok(migration::run(&mut connection.client, &self.place).await?)
+        migration::run(&mut connection.client, &self.place).await?;
+        // What a role was not granted is told now, and not by a cache that nobody ever uses.
+        self.epoch().await.map(drop)
     }
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
-        write::load(&self.front, id).await?.map(Stored::seen).transpose()
+        self.may_go_on()?;
+        match self.looks.ask(0, id).await? {
+            Looked::Seen(seen) => Ok(seen),
+            Looked::Alone => look::alone(&self.front, id).await,
+        }
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
+        self.may_go_on()?;
         let swap = Swap::of(id, change);
         // Messages belong to one row's write, and are few.
         if !swap.messages.is_empty() {
@@ -193,15 +227,30 @@ impl Store for Postgres {
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
+        self.may_go_on()?;
         scan::list(&self.behind, &query).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
+        self.may_go_on()?;
         reap::reap(&self.behind, limit, self.expired).await
     }
 
     async fn count(&self) -> Result<Vec<(StateName, u64)>, Error> {
         scan::count(&self.behind).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        let rows = self.front.query(Verb::Epoch, &[]).await?;
+        let epoch = look::epoch(rows.first())?;
+        let needs = rows.first().map_or(Ok(None), |row| column::<Option<i32>>(row, 1))?;
+        self.needs.store(needs.unwrap_or(0), Ordering::Relaxed);
+        self.may_go_on()?;
+        Ok(epoch)
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        look::epoch(self.front.write(Verb::RaiseEpoch, &[]).await?.first()).map(drop)
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -58,7 +58,7 @@ mod writer;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -77,7 +77,7 @@ use self::writer::{Counts, Size, Statements, Writer};
 pub use crate::Expired;
 use crate::clock::Clock;
 use crate::outbox::{Claimed, Message, Outbox, Settled};
-use crate::{Change, Error, ErrorKind, Page, Query, Store, Swapped};
+use crate::{Change, Epoch, Error, ErrorKind, Page, Query, Store, Swapped};
 
 /// Every step of this engine at which a test may let the process die; see [`mod@crate::failpoint`].
 pub const FAILPOINTS: [&str; 14] = [
@@ -131,6 +131,8 @@ pub struct Sqlite {
     clock: Arc<dyn Clock>,
     counts: Arc<Counts>,
     lapsed: usize,
+    /// Not in the file: one process has it, and with that process every copy of a record is gone.
+    epoch: AtomicU64,
     expired: Expired,
     path: PathBuf,
     handle: Handle,
@@ -228,6 +230,15 @@ impl Store for Sqlite {
                 self.writer.submit(size, move |writer, now| reap::delete(writer, &ids, expired, now)).await?;
         }
         Ok(reaped)
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        Ok(Epoch(self.epoch.load(Ordering::Acquire)))
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -1,7 +1,8 @@
 //! Completed records, kept in the process so that a replay costs no trip.
 //!
 //! Never the truth: only completed records are here, which do not change while they are kept, and none is used past
-//! its expiry. Losing the cache, or never filling it, changes no decision.
+//! its expiry, nor after an operator had it changed (`epoch.rs`). Losing the cache, or never filling it, changes no
+//! decision.
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) struct Cache(Entries<Id, Cached, Weight, ById>);
 #[derive(Clone, Debug)]
 struct Cached {
     record: Arc<Record>,
+    /// When the look began that it came from.
+    asked_at: Instant,
     /// By this node's monotonic clock, counted from before the look: never later than by the store's.
     until: Instant,
 }
@@ -38,17 +41,22 @@ impl Cache {
     pub(crate) fn keep(&self, id: Id, seen: &Seen, asked_at: Instant) {
         let Some((_, expires_at)) = machine::stored(&seen.record) else { return };
         let Some(until) = asked_at.checked_add(expires_at.since(seen.now)) else { return };
-        self.0.insert(id, Cached { record: seen.record.clone(), until });
+        self.0.insert(id, Cached { record: seen.record.clone(), asked_at, until });
     }
 
-    /// A completed record that has not expired.
-    pub(crate) fn find(&self, id: &Id) -> Option<Arc<Record>> {
+    /// A completed record that has not expired, and when the look began that it came from.
+    pub(crate) fn find(&self, id: &Id) -> Option<(Arc<Record>, Instant)> {
         let cached = self.0.get(id)?;
         if Instant::now() < cached.until {
-            return Some(cached.record);
+            return Some((cached.record, cached.asked_at));
         }
         self.0.remove(id);
         None
+    }
+
+    /// Lets go of everything.
+    pub(crate) fn clear(&self) {
+        self.0.clear();
     }
 }
 

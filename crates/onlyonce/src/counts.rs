@@ -179,9 +179,10 @@ pub(crate) enum Operation {
     Swap,
     Scan,
     Reap,
+    Epoch,
 }
 
-const OPERATIONS: usize = 4;
+const OPERATIONS: usize = 5;
 
 impl Operation {
     fn name(self) -> &'static str {
@@ -190,6 +191,7 @@ impl Operation {
             Self::Swap => "swap",
             Self::Scan => "scan",
             Self::Reap => "reap",
+            Self::Epoch => "epoch",
         }
     }
 }

@@ -29,6 +29,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::breaker::Breaker;
 use crate::cache::Cache;
 use crate::counts::{self, Operation, Times};
+use crate::epoch::Trust;
 use crate::flight::{Boarding, Flight, Flights, Leg, Pilot, carried_on};
 use crate::health::Trouble;
 use crate::lease::Lease;
@@ -50,7 +51,8 @@ pub struct Engine {
     /// Apart, since a store that can be read may take no writes: a look that is answered says nothing about them.
     looks: Breaker,
     writes: Breaker,
-    cache: Cache,
+    pub(crate) cache: Cache,
+    pub(crate) trust: Trust,
     flights: Arc<Flights>,
     pub(crate) watches: Watches,
     pub(crate) tasks: Tasks,
@@ -101,6 +103,7 @@ impl Engine {
             looks: Breaker::default(),
             writes: Breaker::default(),
             cache: Cache::new(),
+            trust: Trust::none(),
             flights: Arc::new(Flights::new()),
             watches: Watches::default(),
             tasks: Tasks::default(),
@@ -127,7 +130,8 @@ impl Engine {
 
     /// May this request run? `Err` where the store does not answer.
     pub(crate) async fn begin(self: &Arc<Self>, id: Id, request: &Request<'_>) -> Result<Begun, Error> {
-        if let Some(record) = self.cache.find(&id) {
+        self.learn_epoch();
+        if let Some(record) = self.cached(&id) {
             return Ok(answered_from(&record, request));
         }
         let flight = match self.flights.board(id) {
@@ -135,6 +139,8 @@ impl Engine {
             Boarding::Passenger(flight) => flight,
         };
         match flight.answered().await {
+            // A record that was forgotten while it ran is free again, also on the node where it ran.
+            Leg::Running(_, at) if self.was_raised_since(at) => self.look_and_begin(id, request).await,
             Leg::Running(seen, at) => match machine::decide(Some(&carried_on(&seen, at)), request) {
                 Decision::Refuse(refusal) => Ok(Begun::Refuse(refusal, Some(seen.revision))),
                 // What this node knows is too old to run or replay by.
@@ -147,10 +153,16 @@ impl Engine {
         }
     }
 
+    /// A copy of a completed record that may be used.
+    fn cached(self: &Arc<Self>, id: &Id) -> Option<Arc<Record>> {
+        let (record, asked_at) = self.cache.find(id)?;
+        self.may_trust(asked_at).then_some(record)
+    }
+
     /// The first request with this key on this node.
     async fn take_off(self: &Arc<Self>, id: Id, request: &Request<'_>, pilot: Pilot) -> Result<Begun, Error> {
         // The flight before may have landed between the look into the cache and boarding.
-        if let Some(record) = self.cache.find(&id) {
+        if let Some(record) = self.cached(&id) {
             return Ok(answered_from(&record, request));
         }
         match self.reserve(id, request, Look::none(), Some(pilot)).await {
@@ -165,7 +177,7 @@ impl Engine {
 
     /// A request that found another in the air, and found it landed or out of date.
     async fn look_and_begin(self: &Arc<Self>, id: Id, request: &Request<'_>) -> Result<Begun, Error> {
-        if let Some(record) = self.cache.find(&id) {
+        if let Some(record) = self.cached(&id) {
             return Ok(answered_from(&record, request));
         }
         let pilot = match self.flights.board(id) {
@@ -200,6 +212,7 @@ impl Engine {
                 Decision::Refuse(refusal) => return Ok(Begun::Refuse(refusal, expected)),
             };
             let asked_at = Instant::now();
+            self.look_at_epoch(asked_at);
             failpoint!("begin.before");
             let swapped = self.swap(id, expected, draft, request.policy.store_timeout).await;
             failpoint!("begin.after");
@@ -386,7 +399,7 @@ impl Engine {
     ) -> Result<Swapped, Error> {
         let change = Change { expected, revision: Revision(rand::random()), next, messages: Vec::new() };
         let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(id, change)).await;
-        self.trouble.heard(swapped.as_ref().err());
+        self.trouble.heard(swapped.as_ref().err().filter(|error| error.kind() != ErrorKind::Busy));
         let swapped = swapped?;
         if matches!(&swapped, Swapped::Applied(seen) if machine::is_unknown(&seen.record)) {
             counts::unknown_opened();
@@ -402,7 +415,7 @@ impl Engine {
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let breaker = match operation {
-            Operation::Load | Operation::Scan => &self.looks,
+            Operation::Load | Operation::Scan | Operation::Epoch => &self.looks,
             Operation::Swap | Operation::Reap => &self.writes,
         };
         if let Err(wait) = breaker.check() {
@@ -471,7 +484,7 @@ pub(crate) fn store_unavailable() -> Refusal {
     Refusal::StoreUnavailable { retry_after: STORE_RETRY_AFTER }
 }
 
-fn contended() -> Error {
+pub(crate) fn contended() -> Error {
     Error::new(ErrorKind::Other, format!("the record changed {SWAPS_MAX} times under one request"))
 }
 

@@ -2,7 +2,9 @@
 //!
 //! A duplicate of what runs on this node is woken when it lands. For what runs on another node, or is unknown and
 //! waits for a verdict, one task a key looks at the store, however many wait for it. Waiting holds no thread and no
-//! connection, and no more than `WAITERS_MAX` wait at once.
+//! connection, and no more than `WAITERS_MAX` wait at once. Looks go together in one round trip (an engine with a
+//! server sees to that), and all of a node's looks stay below `LOOKS_PER_SECOND`: where very many keys are waited for,
+//! each is looked at less often.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,6 +23,8 @@ use crate::engine::Engine;
 const WAITERS_MAX: usize = 20_000;
 /// How often one task looks at a record that runs elsewhere.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// How many looks a node makes in all, about; 500 keys are looked at as often as one.
+const LOOKS_PER_SECOND: u32 = 20_000;
 /// How long one look may take.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -89,12 +93,18 @@ impl Engine {
 
     async fn look(&self, id: Id, refused_on: Option<Revision>) {
         while self.watches.is_watched(&id) {
-            let seen = self.load(id, LOOK_TIMEOUT).await;
+            let asked_at = Instant::now();
             // A store that does not answer is no news.
-            if seen.is_ok_and(|seen| seen.map(|seen| seen.revision) != refused_on) {
+            if let Ok(seen) = self.load(id, LOOK_TIMEOUT).await
+                && seen.as_ref().map(|seen| seen.revision) != refused_on
+            {
+                // Everybody who waits is about to ask for it.
+                if let Some(seen) = &seen {
+                    self.cache.keep(id, seen, asked_at);
+                }
                 break;
             }
-            sleep(LOOK_EVERY).await;
+            sleep(self.watches.look_every()).await;
         }
         if let Some(watch) = self.watches.lock().remove(&id) {
             watch.changed.notify_waiters();
@@ -111,6 +121,12 @@ impl Watches {
                 (entry.insert(Arc::new(Watch { revision, changed: Notify::new() })).clone(), true)
             }
         }
+    }
+
+    /// How often each key is looked at.
+    fn look_every(&self) -> Duration {
+        let keys = u32::try_from(self.lock().len()).unwrap_or(u32::MAX);
+        LOOK_EVERY.max(Duration::from_secs(1) / LOOKS_PER_SECOND * keys)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Id, Arc<Watch>, ById>> {

@@ -1,20 +1,13 @@
 //! What was found as the work grows, beside what was promised.
 
-use std::fmt::Write as _;
-
 use serde_json::{Value, json};
 
-use super::figures::{Sample, Spread, Standing, cores, spread};
-use super::growth::{Extent, RECORDS_FEW};
+use super::figures::{Standing, cores, spread};
+use super::growth::Extent;
+use super::lines::{self, Bound, Line, Pair, grouped, judge, spread_words};
 
-/// What the promises are about; on less they cannot be shown to be kept, only to be broken.
-const RECORDS_PROMISED: u64 = 10_000_000;
 const READY_RECORDS_PROMISED: u64 = 1_000_000;
-const EXPIRED_PROMISED: u64 = 1_000_000;
 
-const RPS_TO_FEW: Bound = Bound::AtLeast { floor: 0.5, goal: 0.9 };
-const P99_TO_FEW: Bound = Bound::AtMost { floor: 1.5, goal: 1.5 };
-const P99_REAPING: Bound = Bound::AtMost { floor: 2.0, goal: 1.5 };
 const READY_MS: Bound = Bound::AtMost { floor: 100.0, goal: 100.0 };
 /// Over the bare handler and two bare durable writes.
 const REST_MS: Bound = Bound::AtMost { floor: 0.1, goal: 0.1 };
@@ -34,13 +27,6 @@ pub(super) struct Grown {
     /// Without the reaper, and with it.
     pub(super) reaping: Vec<Pair>,
     pub(super) reaped: u64,
-}
-
-/// The same load twice, in one round.
-#[derive(Clone, Copy)]
-pub(super) struct Pair {
-    pub(super) without: Sample,
-    pub(super) with: Sample,
 }
 
 /// What requests leave on the disk.
@@ -97,90 +83,17 @@ pub(super) struct Kill {
     pub(super) lapsed: u64,
 }
 
-/// What a figure must be.
-#[derive(Clone, Copy)]
-enum Bound {
-    AtLeast { floor: f64, goal: f64 },
-    AtMost { floor: f64, goal: f64 },
-}
-
-impl Bound {
-    fn standing(self, figure: f64) -> Standing {
-        let (keeps_floor, reaches_goal) = match self {
-            Self::AtLeast { floor, goal } => (figure >= floor, figure >= goal),
-            Self::AtMost { floor, goal } => (figure <= floor, figure <= goal),
-        };
-        match (keeps_floor, reaches_goal) {
-            (_, true) => Standing::Reached,
-            (true, false) => Standing::ShortOfGoal,
-            (false, false) => Standing::ShortOfPromise,
-        }
-    }
-
-    /// The same on less than what was promised: nothing is shown by having reached it.
-    fn standing_on_less(self, figure: f64) -> Standing {
-        match self.standing(figure) {
-            Standing::ShortOfPromise => Standing::ShortOfPromise,
-            Standing::Shown | Standing::Reached | Standing::ShortOfGoal => Standing::Shown,
-        }
-    }
-}
-
-/// One figure, in words.
-struct Line {
-    what: String,
-    measured: String,
-    target: String,
-    standing: Standing,
-}
-
 impl Grown {
     pub(super) fn keeps_its_promises(&self) -> bool {
         !self.lines().iter().any(|line| line.standing == Standing::ShortOfPromise)
     }
 
     fn lines(&self) -> Vec<Line> {
-        let by_size = self.size_lines().into_iter().chain(self.reaping_lines()).chain(self.ready_lines());
+        let by_size = lines::of_sizes(self.extent.records, &self.sizes)
+            .into_iter()
+            .chain([lines::of_reaping(self.expired, self.reaped, &self.reaping)])
+            .chain(self.ready_lines());
         by_size.chain(self.one_caller_lines()).chain(self.cost_lines()).collect()
-    }
-
-    fn size_lines(&self) -> Vec<Line> {
-        let records = grouped(self.extent.records);
-        let promised = self.extent.records >= RECORDS_PROMISED;
-        let note = if promised { "" } else { ", promised for 10,000,000" };
-        let line = |what: &str, of: fn(&Sample) -> f64, digits, bound: Bound, target: &str| {
-            let ratio = ratios(&self.sizes, of)?;
-            let [few, many] = medians(&self.sizes, of)?.map(|figure| format!("{figure:.digits$}"));
-            Some(Line {
-                what: format!("unique, {records} records to {}: {what}", grouped(RECORDS_FEW)),
-                measured: format!("{} ({many} to {few})", spread_words(ratio, 2)),
-                target: format!("{target}{note}"),
-                standing: judge(bound, ratio.median, promised),
-            })
-        };
-        let rps = line("RPS", |sample| sample.rps, 0, RPS_TO_FEW, "0.50 → ≥ 0.90");
-        let p99 = line("p99 ms", |sample| sample.p99_ms, 2, P99_TO_FEW, "≤ 1.5");
-        rps.into_iter().chain(p99).collect()
-    }
-
-    fn reaping_lines(&self) -> Vec<Line> {
-        let what = format!("p99 ms while {} expired records are reaped, to without", grouped(self.expired));
-        let target = "2.0 → ≤ 1.5".to_owned();
-        let reaped = format!("{} reaped meanwhile", grouped(self.reaped));
-        let Some(ratio) = ratios(&self.reaping, |sample| sample.p99_ms) else {
-            let measured =
-                format!("not measured: {reaped}, too soon to see it; use more records or less time");
-            return vec![Line { what, measured, target, standing: Standing::Shown }];
-        };
-        let middle = |of| medians(&self.reaping, of).unwrap_or_default();
-        let [p99_without, p99_with] = middle(|sample| sample.p99_ms);
-        let [rps_without, rps_with] = middle(|sample| sample.rps);
-        let measured = format!(
-            "{} ({p99_with:.2} to {p99_without:.2}; {rps_with:.0} RPS to {rps_without:.0}; {reaped})",
-            spread_words(ratio, 2)
-        );
-        let standing = judge(P99_REAPING, ratio.median, self.expired >= EXPIRED_PROMISED);
-        vec![Line { what, measured, target, standing }]
     }
 
     fn ready_lines(&self) -> Vec<Line> {
@@ -258,10 +171,6 @@ impl Grown {
     }
 
     pub(super) fn json(&self) -> Value {
-        let pair = |pair: &Pair| {
-            let sample = |sample: Sample| json!({ "rps": sample.rps, "p50_ms": sample.p50_ms, "p99_ms": sample.p99_ms, "cpu_us": sample.cpu_us });
-            json!({ "without": sample(pair.without), "with": sample(pair.with) })
-        };
         let written = |written: Written| {
             json!({
                 "requests": written.requests,
@@ -287,24 +196,16 @@ impl Grown {
                 "lapsed": kill.lapsed,
             })
         });
-        let lines = self.lines().into_iter().map(|line| {
-            json!({
-                "what": line.what,
-                "measured": line.measured,
-                "target": line.target,
-                "standing": line.standing.words(),
-            })
-        });
         json!({
             "cores": cores(),
             "records": self.extent.records,
             "rounds": self.extent.rounds,
             "seconds": self.extent.seconds,
-            "lines": lines.collect::<Vec<_>>(),
-            "sizes": self.sizes.iter().map(pair).collect::<Vec<_>>(),
+            "lines": self.lines().iter().map(Line::json).collect::<Vec<_>>(),
+            "sizes": self.sizes.iter().map(Pair::json).collect::<Vec<_>>(),
             "expired": self.expired,
             "reaped": self.reaped,
-            "reaping": self.reaping.iter().map(pair).collect::<Vec<_>>(),
+            "reaping": self.reaping.iter().map(Pair::json).collect::<Vec<_>>(),
             "kills": kills.collect::<Vec<_>>(),
             "one_caller": one_caller.collect::<Vec<_>>(),
             "cost": {
@@ -319,27 +220,18 @@ impl Grown {
 
     /// For the terminal.
     pub(super) fn table(&self) -> String {
-        self.lines().iter().fold(String::new(), |mut text, line| {
-            let target = if line.target.is_empty() { String::new() } else { format!(" [{}]", line.target) };
-            let _ = writeln!(text, "{}: {}{target} {}", line.what, line.measured, line.standing.words());
-            text
-        })
+        lines::table(&self.lines())
     }
 
     /// For the page, between its marks.
     pub(super) fn section(&self) -> String {
         let Extent { rounds, seconds, .. } = self.extent;
-        let mut text = format!(
+        let head = format!(
             "Measured on {} cores, which wrk shares: median of {rounds} rounds of {seconds} s each, lowest and highest in\n\
-             brackets.\n\n\
-             | layer on SQLite | measured | floor → goal | |\n|---|---|---|---|\n",
+             brackets.\n\n",
             cores()
         );
-        for line in self.lines() {
-            let Line { what, measured, target, standing } = &line;
-            let _ = writeln!(text, "| {what} | {measured} | {target} | {} |", standing.words());
-        }
-        text
+        head + &lines::section("layer on SQLite", &self.lines())
     }
 }
 
@@ -355,42 +247,9 @@ impl Written {
     }
 }
 
-fn judge(bound: Bound, figure: f64, is_as_promised: bool) -> Standing {
-    if is_as_promised { bound.standing(figure) } else { bound.standing_on_less(figure) }
-}
-
-/// Of the rounds, each by itself.
-fn ratios(pairs: &[Pair], of: fn(&Sample) -> f64) -> Option<Spread> {
-    spread(pairs.iter().map(|pair| of(&pair.with) / of(&pair.without)))
-}
-
-/// Without, and with.
-fn medians(pairs: &[Pair], of: fn(&Sample) -> f64) -> Option<[f64; 2]> {
-    let without = spread(pairs.iter().map(|pair| of(&pair.without)))?;
-    let with = spread(pairs.iter().map(|pair| of(&pair.with)))?;
-    Some([without.median, with.median])
-}
-
-fn spread_words(spread: Spread, digits: usize) -> String {
-    let Spread { median, low, high } = spread;
-    format!("{median:.digits$} ({low:.digits$}–{high:.digits$})")
-}
-
-/// 1,000,000.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::figures::Sample;
     use super::*;
 
     fn sample(rps: f64, p99_ms: f64) -> Sample {
@@ -463,10 +322,5 @@ mod tests {
         soon.reaping.clear();
         assert_eq!(standing_of(&soon, "reaped"), Standing::Shown);
         assert!(soon.table().contains("not measured"), "{}", soon.table());
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        assert_eq!([0, 999, 1_000, 10_000_000].map(grouped), ["0", "999", "1,000", "10,000,000"]);
     }
 }

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use super::figures::Sample;
 use super::folder::Folder;
-use super::grown::{Cost, Grown, Kill, OneCaller, Pair, Written};
+use super::grown::{Cost, Grown, Kill, OneCaller, Written};
+use super::lines::Pair;
 use super::load::{self, Callers, Work};
 use super::server::Server;
 use super::subjects::{HAND_SQLITE, LAYER, LAYER_SQLITE, PLAIN, Subject};

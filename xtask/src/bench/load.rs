@@ -28,6 +28,8 @@ const SESSION: &str = "00000000000000000000AA";
 #[derive(Clone, Copy)]
 pub(super) enum Callers {
     One,
+    /// On each of two nodes.
+    Half,
     Many,
 }
 
@@ -35,6 +37,7 @@ impl Callers {
     fn options(self) -> [&'static str; 2] {
         match self {
             Self::One => ["-t1", "-c1"],
+            Self::Half => ["-t1", "-c32"],
             Self::Many => ["-t2", "-c64"],
         }
     }
@@ -112,6 +115,36 @@ fn report(server: &Server, subject: &Subject, work: Work<'_>) -> Result<(Sample,
     Ok((sample, is_void.then_some(report)))
 }
 
+/// The callers shared out among two nodes on one database, whose CPU time counts once. The slower of the two says what is
+/// slow.
+pub(super) fn wrk_on_two(nodes: &[Server; 2], subject: &Subject, work: Work<'_>) -> Result<Sample> {
+    let runs = [0, 1].map(|node| format!("{}-{node}", work.run));
+    let work = |node: usize| Work { run: &runs[node], callers: Callers::Half, ..work };
+    for (number, node) in nodes.iter().enumerate() {
+        warm_up(node, subject, work(number))?;
+    }
+    let cpu_seconds = || Ok::<f64, anyhow::Error>(nodes[0].cpu_seconds()? + nodes[1].own_cpu_seconds()?);
+    let cpu_before = cpu_seconds()?;
+    let [first, second] = std::thread::scope(|scope| {
+        let load = |number: usize| {
+            let (node, work) = (&nodes[number], work(number));
+            scope.spawn(move || wrk_once(node, subject, work))
+        };
+        [load(0), load(1)].map(|load| load.join().expect("a load does not panic"))
+    });
+    let (first, second, cpu_seconds) = (first?, second?, cpu_seconds()? - cpu_before);
+    let requests = first.requests + second.requests;
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let cpu_us = cpu_seconds * 1e6 / requests as f64;
+    Ok(Sample {
+        rps: first.rps + second.rps,
+        p50_ms: first.p50_ms.max(second.p50_ms),
+        p99_ms: first.p99_ms.max(second.p99_ms),
+        cpu_us,
+        requests,
+    })
+}
+
 /// Kills the server after half of the time, under load, and gives back once the load has ended too.
 pub(super) fn kill_under_load(server: Server, subject: &Subject, work: Work<'_>) {
     let mut command = wrk_command(&server, subject, work);
@@ -146,7 +179,18 @@ pub(super) fn storm(
     storm: Storm,
     headers: &[&str],
 ) -> Result<Value> {
-    let mut command = crowd(tools, "storm", server, storm.connections, storm.delay_ms);
+    storm_on(tools, &server.address, subject, storm, headers)
+}
+
+/// The same on several servers in turn, with commas between their addresses.
+pub(super) fn storm_on(
+    tools: &Tools,
+    addresses: &str,
+    subject: &Subject,
+    storm: Storm,
+    headers: &[&str],
+) -> Result<Value> {
+    let mut command = crowd(tools, "storm", addresses, storm.connections, storm.delay_ms);
     command.arg(storm.rounds.to_string()).args(own_headers(subject)).args(headers);
     last_line(&output_within(&mut command, GRACE)?)
 }
@@ -159,27 +203,27 @@ pub(super) fn waiters(
     count: u64,
     delay_ms: u64,
 ) -> Result<Value> {
-    let mut command = crowd(tools, "waiters", server, count, delay_ms);
+    let mut command = crowd(tools, "waiters", &server.address, count, delay_ms);
     command.arg(server.pid().to_string()).args(own_headers(subject)).arg("Prefer: wait=10");
     last_line(&output_within(&mut command, GRACE)?)
 }
 
 /// A body of so many bytes, without a key, and what the server holds meanwhile.
 pub(super) fn upload(tools: &Tools, server: &Server, subject: &Subject, bytes: u64) -> Result<Value> {
-    let mut command = loader(tools, "upload", server);
+    let mut command = loader(tools, "upload", &server.address);
     command.args([bytes.to_string(), server.pid().to_string()]).args(own_headers(subject));
     last_line(&output_within(&mut command, UPLOADED_WITHIN)?)
 }
 
-fn loader(tools: &Tools, verb: &str, server: &Server) -> Command {
+fn loader(tools: &Tools, verb: &str, address: &str) -> Command {
     let mut command = tools.command(&tools.binary("bench-load"), End::Kill);
-    command.arg(verb).arg(&server.address);
+    command.arg(verb).arg(address);
     command
 }
 
 /// Payments, many at once.
-fn crowd(tools: &Tools, verb: &str, server: &Server, connections: u64, delay_ms: u64) -> Command {
-    let mut command = loader(tools, verb, server);
+fn crowd(tools: &Tools, verb: &str, address: &str, connections: u64, delay_ms: u64) -> Command {
+    let mut command = loader(tools, verb, address);
     command.arg(repository::root().join("bench/workload/body.json"));
     command.args([connections.to_string(), delay_ms.to_string()]);
     command

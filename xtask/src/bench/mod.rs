@@ -1,14 +1,17 @@
 //! `cargo xtask bench`: what the layer and the gateway cost, measured beside their baselines. See bench/README.md.
 
+mod database;
 mod figures;
 mod findings;
 mod folder;
 mod grown;
 mod growth;
+mod lines;
 mod load;
 mod memory;
 mod page;
 mod picture;
+mod postgres;
 mod server;
 mod subjects;
 mod tools;
@@ -60,6 +63,12 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         records: u64,
     },
+    /// The layer on PostgreSQL beside what one writes by hand for it
+    Postgres {
+        /// How many records the large table has; the promise is about 10000000, which takes some minutes more
+        #[arg(long, default_value_t = 1_000_000)]
+        records: u64,
+    },
     /// The gateway beside a plain proxy and nginx, and the memory it holds
     Gateway {
         /// How many keys its memory is watched over; the promise is about 1000000. With --quick a tenth of it
@@ -82,6 +91,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         Some(Command::Gateway { keys }) => {
             let keys = if arguments.quick { keys / 10 } else { keys };
             run_gateway(&tools, arguments.rounds, seconds, keys)
+        }
+        Some(Command::Postgres { records }) => {
+            postgres::run(&tools, Extent { records, rounds: arguments.rounds, seconds })
         }
         Some(Command::Growth { records }) => {
             run_growth(&tools, Extent { records, rounds: arguments.rounds, seconds })

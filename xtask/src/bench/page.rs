@@ -13,6 +13,7 @@ pub(super) enum Part {
     Measured,
     Growth,
     Gateway,
+    Postgres,
 }
 
 /// For the terminal.
@@ -109,6 +110,7 @@ impl Part {
             Self::Measured => "measured",
             Self::Growth => "growth",
             Self::Gateway => "gateway",
+            Self::Postgres => "postgres",
         };
         ["begin", "end"].map(|edge| format!("<!-- {name}: {edge} -->"))
     }

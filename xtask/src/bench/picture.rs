@@ -60,6 +60,11 @@ impl Scale {
         Self { max: (longest * 4.0).ceil() / 4.0 }
     }
 
+    /// Between two lines of the axis: so many that their figures can be read.
+    fn step(&self) -> f64 {
+        if self.max > 4.0 { 1.0 } else { 0.25 }
+    }
+
     fn x(&self, ratio: f64) -> f64 {
         LEFT + ratio / self.max * (WIDTH - LEFT - RIGHT)
     }
@@ -108,7 +113,7 @@ fn axis(scale: &Scale, bottom: f64) -> String {
             TOP - 8.0,
             bottom + 16.0
         );
-        ratio += 0.25;
+        ratio += scale.step();
     }
     text
 }

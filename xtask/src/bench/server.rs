@@ -30,6 +30,8 @@ pub(super) struct Server {
     ticks_per_second: f64,
     /// What it forwards to.
     upstream: Option<Process>,
+    /// The process of the database it uses.
+    database: Option<u32>,
     /// The folder of its files, where that is its own. Dropped after the process has ended.
     _folder: Option<Folder>,
 }
@@ -45,6 +47,9 @@ impl Server {
                 let server = Self::package(tools, package, &[&sqlite(&folder.store())])?;
                 Ok(Self { _folder: Some(folder), ..server })
             }
+            Program::Handler { package, place: Place::Database } => {
+                Self::on_database(tools, package, &tools.database()?.fresh(), &[])
+            }
             Program::Proxy { package } => {
                 Self::before_plain(tools, |upstream| Self::package(tools, package, &[&upstream.to_string()]))
             }
@@ -58,6 +63,13 @@ impl Server {
     /// A handler of ours on the file at `path`, which stays when the server is gone.
     pub(super) fn open(tools: &Tools, package: &str, path: &Path, flags: &[&str]) -> Result<Self> {
         Self::package(tools, package, &[&[sqlite(path).as_str()], flags].concat())
+    }
+
+    /// A handler of ours on this database, which stays when the server is gone.
+    pub(super) fn on_database(tools: &Tools, package: &str, name: &str, flags: &[&str]) -> Result<Self> {
+        let database = tools.database()?;
+        let server = Self::package(tools, package, &[&[database.url(name).as_str()], flags].concat())?;
+        Ok(Self { database: Some(database.pid()?), ..server })
     }
 
     fn before_plain(tools: &Tools, start: impl FnOnce(SocketAddr) -> Result<Self>) -> Result<Self> {
@@ -82,6 +94,7 @@ impl Server {
         let store = match place {
             Place::Own | Place::Memory => "memory:".to_owned(),
             Place::File => sqlite(&folder.store()),
+            Place::Database => tools.database()?.url(&tools.database()?.fresh()),
         };
         let mut command = tools.command(&tools.product(), End::Kill);
         Flags { config: None, upstream, store: &store }.give(&mut command);
@@ -131,6 +144,7 @@ impl Server {
             ready_after: started.elapsed(),
             ticks_per_second: tools.ticks_per_second,
             upstream: None,
+            database: None,
             _folder: None,
         })
     }
@@ -166,9 +180,18 @@ impl Server {
         self.process.pid()
     }
 
-    /// CPU time used so far, user and system, in seconds: its own, its workers' and what it forwards to.
+    /// CPU time used so far, user and system, in seconds: its own, its workers', what it forwards to, and its database.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
-        let roots = [Some(self.pid()), self.upstream.as_ref().map(Process::pid)];
+        self.cpu_seconds_beside(self.database)
+    }
+
+    /// The same without its database, for one of several nodes on it.
+    pub(super) fn own_cpu_seconds(&self) -> Result<f64> {
+        self.cpu_seconds_beside(None)
+    }
+
+    fn cpu_seconds_beside(&self, database: Option<u32>) -> Result<f64> {
+        let roots = [Some(self.pid()), self.upstream.as_ref().map(Process::pid), database];
         let mut ticks = 0.0;
         for root in roots.into_iter().flatten() {
             ticks += stat(root).with_context(|| format!("cannot read /proc/{root}/stat"))?.ticks;
@@ -201,8 +224,8 @@ fn children(parent: u32) -> Result<f64> {
     Ok(stats.map(|stat| stat.ticks).sum())
 }
 
-/// The parent is field 4, utime and stime are 14 and 15; the second is the name in parentheses, which may contain
-/// anything.
+/// The parent is field 4; utime and stime are 14 and 15, and 16 and 17 those of its children that have ended; the second
+/// is the name in parentheses, which may contain anything.
 fn parse(stat: &str) -> Option<Stat> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(1);
@@ -210,7 +233,9 @@ fn parse(stat: &str) -> Option<Stat> {
     let mut fields = fields.skip(9);
     let user: f64 = fields.next()?.parse().ok()?;
     let system: f64 = fields.next()?.parse().ok()?;
-    Some(Stat { parent, ticks: user + system })
+    let ended_user: f64 = fields.next()?.parse().ok()?;
+    let ended_system: f64 = fields.next()?.parse().ok()?;
+    Some(Stat { parent, ticks: user + system + ended_user + ended_system })
 }
 
 #[cfg(test)]
@@ -219,7 +244,7 @@ mod tests {
 
     #[test]
     fn cpu_time_is_read_behind_any_name() {
-        let text = "42 (a ) b) S 7 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 3 0 1 1 1";
-        assert_eq!(parse(text), Some(Stat { parent: 7, ticks: 300.0 }));
+        let text = "42 (a ) b) S 7 2 3 4 5 6 7 8 9 10 250 50 30 3 20 0 3 0 1 1 1";
+        assert_eq!(parse(text), Some(Stat { parent: 7, ticks: 333.0 }));
     }
 }

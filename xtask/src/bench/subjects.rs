@@ -4,6 +4,8 @@
 pub(super) const PLAIN: &str = "plain handler";
 pub(super) const LAYER_SQLITE: &str = "layer, SQLite";
 pub(super) const HAND_SQLITE: &str = "hand-written, SQLite";
+pub(super) const LAYER_POSTGRES: &str = "layer, PostgreSQL";
+pub(super) const HAND_POSTGRES: &str = "hand-written, PostgreSQL";
 pub(super) const PROXY: &str = "plain hyper proxy";
 pub(super) const GATEWAY_SQLITE: &str = "gateway, SQLite";
 /// The package of the plain handler, which also stands behind everything that forwards.
@@ -57,6 +59,8 @@ pub(super) enum Place {
     Memory,
     /// A new file for each measurement.
     File,
+    /// A new database for each measurement, on the one PostgreSQL of this run.
+    Database,
 }
 
 const CALLER: &[&str] = &["Authorization: Bearer bench"];
@@ -119,6 +123,22 @@ pub(super) static GATEWAY: Series = Series {
     picture: "performance-gateway.svg",
 };
 
+/// The layer on PostgreSQL, beside what one writes by hand for it.
+pub(super) static POSTGRES: Series = Series {
+    baseline: HAND_POSTGRES,
+    subjects: &[
+        subject(HAND_POSTGRES, Program::Handler { package: "bench-hand-postgres", place: Place::Database }),
+        ours(LAYER_POSTGRES, Program::Handler { package: "bench-layer", place: Place::Database }),
+    ],
+    workloads: &["unique", "replay", "mix"],
+    targets: &[
+        target(LAYER_POSTGRES, "unique", [3.0, 4.0], Some(0.33)),
+        target(LAYER_POSTGRES, "replay", [2.0, 2.5], None),
+    ],
+    cpu_of: "the server and all processes of PostgreSQL together",
+    picture: "performance-postgres.svg",
+};
+
 /// What a subject must reach under a workload, as ratios to the baseline.
 #[derive(Debug)]
 pub(super) struct Target {
@@ -143,6 +163,8 @@ const fn target(
 
 /// In a storm, from the first answer to the last of those that wait.
 pub(super) const WAKE_MS_MAX: f64 = 5.0;
+/// The same, where those that wait are on another node than the work.
+pub(super) const WAKE_ACROSS_MS_MAX: f64 = 50.0;
 /// What ten thousand waiting duplicates may cost.
 pub(super) const WAITERS_BYTES_MAX: u64 = 200_000_000;
 /// How much more memory a gateway may hold after this many keys than before them.
@@ -169,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_target_is_of_something_that_is_measured() {
-        for series in [&LAYER, &GATEWAY] {
+        for series in [&LAYER, &GATEWAY, &POSTGRES] {
             assert_eq!(series.named(series.baseline).name, series.subjects[0].name);
             for target in series.targets {
                 assert!(series.named(target.subject).is_ours, "{target:?}");

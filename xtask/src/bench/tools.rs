@@ -1,5 +1,6 @@
 //! What the bench needs besides itself: wrk, the built servers, and enough open files.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::database::Database;
 use super::folder;
 use super::subjects::Program;
 use crate::install::{answers, by_apt};
@@ -26,6 +28,7 @@ pub(super) struct Tools {
     pub(super) files_max: u64,
     /// The unit of CPU time in /proc.
     pub(super) ticks_per_second: f64,
+    database: OnceCell<Database>,
 }
 
 impl Tools {
@@ -45,6 +48,7 @@ impl Tools {
             target,
             files_max: hard_limit.parse().unwrap_or(FILES_ENOUGH).min(FILES_ENOUGH),
             ticks_per_second: ticks.parse().context("getconf CLK_TCK gave no number")?,
+            database: OnceCell::new(),
         })
     }
 
@@ -60,6 +64,15 @@ impl Tools {
     /// Builds one package of the bench, for release.
     pub(super) fn build(&self, package: &str) -> Result<()> {
         build_in(&repository::root().join("bench"), package, &self.target)
+    }
+
+    /// The PostgreSQL of this run, started by whoever asks first.
+    pub(super) fn database(&self) -> Result<&Database> {
+        if self.database.get().is_none() {
+            // Nobody else could have set it: this is no place for threads.
+            let _ = self.database.set(Database::start()?);
+        }
+        Ok(self.database.get().expect("it was set"))
     }
 
     /// Where servers may keep files: on the disk that the project is built on, which a temporary folder may not be.

@@ -15,6 +15,7 @@
 //!    `witness.rs`: what the database noted of every write.
 //! 5. A run in which too little went wrong is void, and void is not passed.
 
+mod call;
 mod client;
 mod ending;
 mod exchange;

@@ -2,7 +2,7 @@
 //!
 //! It writes into a key's history what it was given, what it did and how it ended, each before anybody can hear of it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::BufReader;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use xtask::history::{Meaning, Said, What};
 use xtask::random::Random;
 
+use super::call::{Call, Then, send};
 use super::kind::Kind;
 use super::ledger::{Arrival, Ledger};
 use super::settings::RESPONSE_BYTES_MAX;
@@ -31,26 +32,12 @@ pub(super) struct Service {
     under_way: AtomicUsize,
 }
 
-/// A call of a gateway.
-struct Call {
-    path: String,
-    headers: Vec<(String, String)>,
-    body: String,
-}
-
 /// An attempt of somebody's work, as the service is told.
 struct Work {
     subject: Arc<Subject>,
     request: u32,
     token: u32,
     amount: String,
-}
-
-/// What becomes of the connection.
-#[derive(PartialEq, Eq)]
-enum Then {
-    Keep,
-    Close,
 }
 
 impl Service {
@@ -79,7 +66,7 @@ impl Service {
         let random = self.stage.random("connection", number);
         let _ = stream.set_nodelay(true);
         let mut reader = BufReader::new(stream);
-        while let Some(call) = read(&mut reader) {
+        while let Some(call) = Call::read(&mut reader) {
             self.under_way.fetch_add(1, Ordering::SeqCst);
             let then = self.answer(&call, stream);
             self.under_way.fetch_sub(1, Ordering::SeqCst);
@@ -112,10 +99,7 @@ impl Service {
 
     /// Whose work it is. What has no place here breaks a promise by having come.
     fn work(&self, call: &Call) -> Option<Work> {
-        let header = |name: &str| {
-            let found = call.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name));
-            found.map_or("", |(_, value)| value.as_str())
-        };
+        let header = |name| call.header(name);
         let caller = header("authorization").strip_prefix("Bearer ").unwrap_or_default();
         let key = header("idempotency-key").trim_matches('"');
         let subject = self.stage.subject(caller, key);
@@ -208,42 +192,10 @@ impl Work {
     }
 }
 
-/// One request; none where the connection ends, or breaks in the middle of it.
-fn read(reader: &mut BufReader<&TcpStream>) -> Option<Call> {
-    let mut line = String::new();
-    reader.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
-    let path = line.split(' ').nth(1)?.to_owned();
-    let mut headers = Vec::new();
-    loop {
-        line.clear();
-        reader.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
-        let Some((name, value)) = line.trim_end().split_once(':') else { break };
-        headers.push((name.to_owned(), value.trim().to_owned()));
-    }
-    let length = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-    let length = length.and_then(|(_, length)| length.parse().ok()).unwrap_or(0);
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    Some(Call { path, headers, body: String::from_utf8(body).ok()? })
-}
-
-/// Sends an answer, or only so much of its body.
-fn send(mut stream: &TcpStream, said: &Said, only: Option<usize>) -> Then {
-    let Said { status, body } = said;
-    let head = format!(
-        "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    let body = &body[..only.unwrap_or(body.len())];
-    match stream.write_all(format!("{head}{body}").as_bytes()) {
-        Ok(()) => Then::Keep,
-        Err(_) => Then::Close,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::kind::Kind;
+    use std::io::{Read, Write};
+
     use super::*;
 
     /// A service whose faults are over, so that it has no whims, and a key of this kind.

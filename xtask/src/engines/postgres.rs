@@ -173,7 +173,12 @@ impl Server {
     /// A name that no other test uses.
     pub fn fresh_name(&self) -> String {
         static MADE: AtomicU32 = AtomicU32::new(0);
-        format!("test_{}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed))
+        static BEGAN: OnceLock<u128> = OnceLock::new();
+        // A run is many processes, and the system uses their numbers again.
+        let began = BEGAN.get_or_init(|| {
+            std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() % 1_000_000_000_000)
+        });
+        format!("test_{}_{began}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Runs SQL as the superuser, and gives what it printed.
@@ -191,11 +196,18 @@ impl Server {
     ///
     /// Where it fails.
     pub fn sql_in(&self, database: &str, sql: &str) -> String {
-        let mut psql = Command::new(self.binaries.join("psql"));
-        psql.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-c", sql, &self.url(database)]);
+        let mut psql = self.psql(database);
+        psql.args(["-c", sql]);
         let output = psql.output().unwrap_or_else(|error| panic!("psql can be started: {error}"));
         assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// A session of the superuser in this database, for who wants to keep one open.
+    pub fn psql(&self, database: &str) -> Command {
+        let mut psql = Command::new(self.binaries.join("psql"));
+        psql.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", &self.url(database)]);
+        psql
     }
 
     fn in_folder(folder: PathBuf) -> Result<Self, String> {

@@ -4,6 +4,9 @@ use super::{Answer, Attempt, Broken, Checker, Completed, Effects, Said, Stored, 
 
 /// How soon a duplicate that waits hears of the answer, at the latest.
 const WOKEN_WITHIN_MS: u64 = 1_000;
+/// How soon after the last fault a node has found the store again, at the latest: a breaker that is open, and the longest
+/// pause of what is tried on.
+const FOUND_WITHIN_MS: u64 = 3_000;
 
 impl Checker<'_> {
     pub(super) fn answered(&mut self, request: u32, answer: &Answer) {
@@ -82,11 +85,14 @@ impl Checker<'_> {
 
     /// A local handler that has committed its completion and not come back yet: on its own node it still runs, and a
     /// duplicate there is told so until it ends, or its node ends it. What died with its node never comes back, and
-    /// is no excuse after its deadline.
+    /// is no excuse after its deadline. One that has come back while the store was away is known to be over once its node
+    /// has found the store again.
     fn goes_on_after_commit(&self) -> bool {
+        let is_found = self.healed_at.is_some_and(|healed_at| healed_at + FOUND_WITHIN_MS < self.now);
         let may_go_on = |attempt: &Attempt| {
             let ended_by = attempt.began_at + self.history.deadline_ms + WOKEN_WITHIN_MS;
-            !attempt.executed.is_empty() && attempt.ended.is_empty() && self.now <= ended_by
+            let is_over = if attempt.ended.is_empty() { self.now > ended_by } else { is_found };
+            !attempt.executed.is_empty() && !is_over
         };
         self.history.effects == Effects::Local && self.attempts.values().any(may_go_on)
     }
@@ -114,8 +120,10 @@ impl Checker<'_> {
         let (body, sent_at, first) = (sent.body, sent.sent_at, sent.use_index);
         let found = self.overlapped(request).iter().position(|used| used.has(said));
         let Some(found) = found else {
-            let name = self.misses(request, said);
-            return self.learn(request, said, name);
+            return match self.given_in(request, said) {
+                Ok(use_index) => self.learn(use_index, said),
+                Err(name) => self.broken(name, format!("request {request}: {said:?}")),
+            };
         };
         let used = &self.uses[first + found];
         let expires_at = used.completed.as_ref().map_or(u64::MAX, |completed| completed.expires_at);
@@ -131,28 +139,28 @@ impl Checker<'_> {
         self.uses[first + found].told_at.get_or_insert(self.index);
     }
 
-    /// What is wrong with a replay that is on no record.
-    fn misses(&self, request: u32, said: &Said) -> Option<Broken> {
-        let is_known = self.attempts.values().any(|attempt| {
+    /// The use of the key that a replay is from which is not known to be on record; or what is wrong with it. Where the store
+    /// is not watched, it may be the first one to say what is on record there.
+    fn given_in(&self, request: u32, said: &Said) -> Result<usize, Broken> {
+        let gave = |attempt: &&Attempt| {
             attempt.executed.contains(said) || attempt.ended.iter().any(|(_, own)| own.as_ref() == Some(said))
-        });
-        let overlapped = self.overlapped(request);
-        if !is_known {
-            return Some(Broken::ForeignAnswer);
+        };
+        let uses = self.attempts.values().filter(gave).map(|attempt| attempt.use_index);
+        let latest = uses.max().ok_or(Broken::ForeignAnswer)?;
+        if latest < self.requests[&request].use_index {
+            return Err(Broken::ReplayedPastExpiry);
         }
-        if overlapped.iter().any(|used| used.completed.is_some()) {
-            return Some(Broken::ReplayDiffers);
+        match (&self.uses[latest].completed, self.watches_store) {
+            (Some(_), _) => Err(Broken::ReplayDiffers),
+            (None, true) => Err(Broken::ReplayedNothing),
+            (None, false) => Ok(latest),
         }
-        self.watches_store.then_some(Broken::ReplayedNothing)
     }
 
-    /// Where the store is not watched, the first answer that claims to be stored says what is on record.
-    fn learn(&mut self, request: u32, said: &Said, name: Option<Broken>) {
-        if let Some(name) = name {
-            return self.broken(name, format!("request {request}: {said:?}"));
-        }
+    /// What is on record in this use, and was told.
+    fn learn(&mut self, use_index: usize, said: &Said) {
         let (now, index) = (self.now, self.index);
-        let used = self.present_mut();
+        let used = &mut self.uses[use_index];
         used.completed = Some(Completed { said: Some(said.clone()), at: now, expires_at: u64::MAX });
         used.told_at.get_or_insert(index);
     }
@@ -160,23 +168,28 @@ impl Checker<'_> {
     /// The answer of a run, to the client that began it.
     fn first(&mut self, request: u32, answer: &Answer) {
         let sent = &self.requests[&request];
-        let (said, has_run) = (&answer.said, !sent.tokens.is_empty());
+        let (said, has_run, first) = (&answer.said, !sent.tokens.is_empty(), sent.use_index);
         let own = sent.tokens.iter().filter_map(|token| self.attempts.get(token));
-        let is_own = own.flat_map(|attempt| &attempt.ended).any(|(_, own)| own.as_ref() == Some(said));
-        let is_on_record = self.overlapped(request).iter().any(|used| used.has(said));
-        if !has_run || !(is_own || is_on_record) {
+        let own = own.filter(|attempt| attempt.ended.iter().any(|(_, own)| own.as_ref() == Some(said)));
+        let own_use = own.map(|attempt| attempt.use_index).max();
+        let on_record = self.overlapped(request).iter().position(|used| used.has(said));
+        if !has_run || (own_use.is_none() && on_record.is_none()) {
             self.broken(Broken::NotItsOwn, format!("request {request}: {said:?}"));
         }
-        match answer.stored {
-            Stored::No => {}
-            Stored::Silent => self.broken(Broken::Unmarked, format!("request {request}")),
-            Stored::Yes if is_on_record => {
-                let index = self.index;
-                self.present_mut().told_at.get_or_insert(index);
+        match (answer.stored, on_record) {
+            (Stored::No, _) => {}
+            (Stored::Silent, _) => self.broken(Broken::Unmarked, format!("request {request}")),
+            (Stored::Yes, Some(found)) => {
+                self.uses[first + found].told_at.get_or_insert(self.index);
             }
-            Stored::Yes => {
-                let is_known = self.watches_store || self.present().completed.is_some();
-                self.learn(request, said, is_known.then_some(Broken::NotDurable));
+            (Stored::Yes, None) => {
+                // Its answer may come after its use of the key has ended: a line can be slow.
+                let use_index = own_use.unwrap_or(self.uses.len() - 1);
+                if self.watches_store || self.uses[use_index].completed.is_some() {
+                    self.broken(Broken::NotDurable, format!("request {request}: {said:?}"));
+                } else {
+                    self.learn(use_index, said);
+                }
             }
         }
     }

@@ -140,7 +140,7 @@ const AFTER_COMPLETED: &[(Broken, Effects, &str)] = &[
     (
         Broken::WaitedInVain,
         Effects::Local,
-        "6 healed; 7 sent 2 body 1; 1006 refused 2 idempotency_key_in_progress",
+        "6 healed; 3007 sent 2 body 1; 4006 refused 2 idempotency_key_in_progress",
     ),
     // Lost with its node after its commit: it cannot be running any more.
     (
@@ -283,6 +283,22 @@ fn planted_violations_are_flagged_by_name() {
     assert_eq!(names.len(), Broken::Unswept as usize + 1, "a rule that nothing was planted against");
 }
 
+/// Without a look into the store, an answer is of the use that it was given in, however late it comes.
+#[test]
+fn an_answer_that_comes_after_its_use_of_the_key_is_no_violation() {
+    let anew = "11 sent 3 body 1; 12 began 3 t3; 13 executed t3 b; 14 ended t3 completed b; 15 own 3 b stored; 16 sent 4 body 1; 17 replay 4 b";
+    let run = "0 sent 1 body 1; 1 began 1 t1; 2 executed t1 a; 3 ended t1 completed a; 4 sent 2 body 1";
+    for late in ["9 expired; 10 own 1 a stored; 10 replay 2 a", "9 expired; 10 replay 2 a; 10 own 1 a stored"]
+    {
+        let script = format!("{run}; {late}; {anew}").replace("; ", "\n");
+        assert_eq!(check(&history(Effects::Opaque, &script)), [], "{late}");
+    }
+    // Two that wait for the second use, one of which has seen the first.
+    let told = "0 sent 1 body 1; 1 began 1 t1; 2 executed t1 a; 3 ended t1 completed a; 4 own 1 a stored; 5 sent 2 body 1; 6 expired; \
+                7 sent 3 body 1; 8 began 3 t3; 9 executed t3 b; 10 ended t3 completed b; 11 replay 2 b; 12 own 3 b stored";
+    assert_eq!(check(&history(Effects::Opaque, &told.replace("; ", "\n"))), []);
+}
+
 /// Without a look into the store, what clients and the ledger saw must be enough.
 #[test]
 fn planted_violations_show_without_a_look_into_the_store() {
@@ -297,6 +313,11 @@ fn planted_violations_show_without_a_look_into_the_store() {
         (Broken::OtherBodyToldElse, "5 sent 2 body 2; 6 refused 2 idempotency_key_in_progress"),
         (Broken::NotItsOwn, "5 sent 2 body 1; 6 own 2 a stored"),
         (Broken::NeverServed, "5 gave up 1"),
+        (Broken::ReplayedPastExpiry, "5 expired; 6 sent 2 body 1; 7 replay 2 a"),
+        (
+            Broken::RanAfterCompleted,
+            "5 expired; 6 sent 2 body 1; 7 began 2 t2; 8 executed t2 b; 9 ended t2 completed b; 10 own 2 b stored; 11 sent 3 body 1; 12 began 3 t3; 13 hung up 3",
+        ),
     ] {
         let history = history(Effects::Opaque, &format!("{told}{}", then.replace("; ", "\n")));
         let found: Vec<_> = check(&history).into_iter().map(|violation| violation.name).collect();

@@ -90,7 +90,7 @@ fn begin_at_nought() {
     for name in ["superseded", "lapsed", "reaped", "unknown_opened"] {
         counter!(format!("onlyonce_{name}_total")).absolute(0);
     }
-    for operation in ["load", "swap", "scan", "reap"] {
+    for operation in ["load", "swap", "scan", "reap", "epoch"] {
         counter!("onlyonce_store_errors_total", "operation" => operation).absolute(0);
     }
 }

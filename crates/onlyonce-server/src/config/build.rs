@@ -29,9 +29,7 @@ pub(super) fn config(settings: &Table, reader: &mut Reader<'_>) -> Config {
     let config = Config {
         listen: address(&top, "listen", 8080, reader),
         admin: address(&top, "admin", 8081, reader),
-        store: reader
-            .read(&top, "store", value::parsed)
-            .unwrap_or_else(|| store::Url::Sqlite("onlyonce.db".into())),
+        store: store(&top, reader),
         expired: reader
             .word(&top, "expired", &[("delete", Expired::Delete), ("keep", Expired::Keep)])
             .unwrap_or(Expired::Delete),
@@ -52,6 +50,11 @@ pub(super) fn config(settings: &Table, reader: &mut Reader<'_>) -> Config {
     credentials::check(&config, &top, reader);
     risk::check(&config, &top, &sections, reader);
     config
+}
+
+/// Where records are kept.
+pub(super) fn store(top: &Section<'_>, reader: &mut Reader<'_>) -> store::Url {
+    reader.read(top, "store", value::parsed).unwrap_or_else(|| store::Url::Sqlite("onlyonce.db".into()))
 }
 
 fn base(top: &Section<'_>, reader: &mut Reader<'_>) -> Base {

@@ -4,6 +4,7 @@ mod admin;
 mod demo;
 mod documents;
 mod examples;
+mod migrate;
 mod program;
 mod serve;
 mod settings;

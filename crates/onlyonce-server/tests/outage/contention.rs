@@ -1,5 +1,7 @@
 //! What looks like an outage and is none: somebody holds a record.
 
+use std::time::Duration;
+
 use tokio_postgres::NoTls;
 
 use crate::client;
@@ -12,7 +14,8 @@ const REFUSALS: usize = 8;
 /// X02: a record that an operator's transaction holds is refused, its neighbours are served at once, and nothing runs for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_somebody_holds_is_no_outage() {
-    let world = World::new().await;
+    // Longer than a write waits for whoever holds its record.
+    let (world, ()) = World::with(&[], Duration::from_secs(5), |_| {}).await;
     let to = world.gateway.address;
     let key = format!("{REFUSED}k");
     assert_eq!(client::pay(to, &key).await.status, 500);
@@ -30,6 +33,7 @@ async fn a_record_that_somebody_holds_is_no_outage() {
     }
     let neighbour = client::pay(to, "neighbour").await;
     assert!(neighbour.is_stored(), "the breaker has opened: {neighbour:?}");
+    assert!(world.gateway.readiness().await.0, "the store is well");
     assert_eq!(world.ledger.charges(&key), 1, "only the first, which was refused");
 
     held.rollback().await.unwrap();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use xtask::random::Random;
 
 use crate::client::{Answer, pay};
 
@@ -45,7 +46,7 @@ impl Load {
             let client = Client {
                 to,
                 number,
-                random: Random(seed ^ (number << 32)),
+                random: Random::new(seed ^ (number << 32)),
                 heard: heard.clone(),
                 open: Vec::new(),
                 done: Vec::new(),
@@ -91,7 +92,7 @@ impl Client {
             if *is_over.borrow() {
                 return;
             }
-            let is_told_to_wait = match self.random.below(10) {
+            let is_told_to_wait = match self.random.within(0..=9) {
                 0..=2 if !self.open.is_empty() => {
                     let key = self.open.swap_remove(self.random.index(self.open.len()));
                     self.ask(key).await
@@ -127,22 +128,5 @@ impl Client {
         if waits { &mut self.open } else { &mut self.done }.push(key.clone());
         locked(&self.heard).push(Heard { key, answer });
         waits
-    }
-}
-
-/// SplitMix64: the same requests from the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    fn index(&mut self, length: usize) -> usize {
-        usize::try_from(self.below(length as u64)).expect("an index of a list")
     }
 }

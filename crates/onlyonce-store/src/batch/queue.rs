@@ -20,16 +20,20 @@ pub(super) struct Queue<L> {
     /// Every id that is ready or under way, with the writes that came after it.
     behind: HashMap<Id, VecDeque<Entry<L>>>,
     in_flight: usize,
+    /// Of what has an order: what has none is cheap to ask.
+    rows_in_flight: usize,
 }
 
 struct Entry<L> {
-    id: Id,
+    /// None: it has no order among others.
+    id: Option<Id>,
     bytes: usize,
     load: L,
 }
 
-/// Writes that go together.
+/// What goes together.
 pub(super) struct Batch<L> {
+    /// Those that are taken until it has ended.
     pub(super) ids: Vec<Id>,
     pub(super) loads: Vec<L>,
 }
@@ -42,11 +46,11 @@ impl<L> Queue<L> {
             in_flight_max: limits.in_flight_max.max(1),
             bytes_max: limits.bytes_max,
         };
-        Self { limits, ready: VecDeque::new(), behind: HashMap::new(), in_flight: 0 }
+        Self { limits, ready: VecDeque::new(), behind: HashMap::new(), in_flight: 0, rows_in_flight: 0 }
     }
 
     pub(super) fn push(&mut self, id: Id, bytes: usize, load: L) {
-        let entry = Entry { id, bytes, load };
+        let entry = Entry { id: Some(id), bytes, load };
         match self.behind.get_mut(&id) {
             Some(behind) => behind.push_back(entry),
             None => {
@@ -56,33 +60,51 @@ impl<L> Queue<L> {
         }
     }
 
+    /// The same for what has no order: it waits for nothing but a place.
+    pub(super) fn push_free(&mut self, bytes: usize, load: L) {
+        self.ready.push_back(Entry { id: None, bytes, load });
+    }
+
     /// Every batch that there is something for, and a place.
     pub(super) fn take_all(&mut self) -> Vec<Batch<L>> {
         std::iter::from_fn(|| self.take()).collect()
     }
 
     fn take(&mut self) -> Option<Batch<L>> {
-        if self.in_flight == self.limits.in_flight_max || self.ready.is_empty() {
+        if !self.may_go() {
             return None;
         }
         self.in_flight += 1;
         let mut batch = Batch { ids: Vec::new(), loads: Vec::new() };
         let mut bytes = 0_usize;
         while let Some(entry) = self.ready.pop_front_if(|next| {
-            let fits = batch.ids.len() < self.limits.rows_max
+            let fits = batch.loads.len() < self.limits.rows_max
                 && bytes.saturating_add(next.bytes) <= self.limits.bytes_max;
-            fits || batch.ids.is_empty()
+            fits || batch.loads.is_empty()
         }) {
             bytes = bytes.saturating_add(entry.bytes);
-            batch.ids.push(entry.id);
+            batch.ids.extend(entry.id);
             batch.loads.push(entry.load);
         }
+        self.rows_in_flight += batch.ids.len();
         Some(batch)
+    }
+
+    /// There is a place, and something for it. Beside a batch under way only what is much larger goes, or as large as it
+    /// gets: a batch costs as much as many rows, and what waits for the end of one goes together. Beside a lone write
+    /// another goes at once: where there are few callers, none waits for the others.
+    fn may_go(&self) -> bool {
+        let enough = match self.rows_in_flight {
+            0 | 1 => 1,
+            rows => (rows * 2).min(self.limits.rows_max),
+        };
+        self.in_flight < self.limits.in_flight_max && self.ready.len() >= enough
     }
 
     /// A batch has ended: the next write of each of its ids is ready.
     pub(super) fn end(&mut self, ids: &[Id]) {
         self.in_flight -= 1;
+        self.rows_in_flight -= ids.len();
         for id in ids {
             let behind = self.behind.get_mut(id).expect("an id under way is taken");
             match behind.pop_front() {

@@ -20,3 +20,9 @@ pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     drop(shuttle::future::spawn(task));
 }
+
+#[cfg(not(test))]
+pub(super) use tokio::task::yield_now;
+
+#[cfg(test)]
+pub(super) use shuttle::future::yield_now;

@@ -61,7 +61,7 @@ fn logging(limits: Limits, log: &Arc<Mutex<Log>>) -> Batcher<Item, u32> {
         let log = log.clone();
         async move {
             log.lock().unwrap().begin(&items, limits);
-            future::yield_now().await;
+            yield_now().await;
             log.lock().unwrap().end(&items);
             items.iter().map(|item| Ok(item.number)).collect()
         }
@@ -243,7 +243,7 @@ async fn forgetful(queue: &Mutex<Queue<oneshot::Sender<()>>>, id: u8) {
         queue.take_all()
     };
     for batch in batches {
-        future::yield_now().await;
+        yield_now().await;
         queue.lock().unwrap().end(&batch.ids);
         for caller in batch.loads {
             caller.send(()).unwrap();

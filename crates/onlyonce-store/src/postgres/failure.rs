@@ -127,14 +127,14 @@ fn unspoken(error: &tokio_postgres::Error) -> (ErrorKind, &'static str) {
 
 /// The codes of <https://www.postgresql.org/docs/current/errcodes-appendix.html> that a store meets.
 fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
-    use ErrorKind::{Corrupt, Misconfigured, Other, Unavailable};
+    use ErrorKind::{Busy, Corrupt, Misconfigured, Other, Unavailable};
     let schema = &place.schema;
     let user = place.user();
     let (kind, left, remedy) = match code.code() {
         "40001" | "40P01" => (Unavailable, Left::Again, "it may be sent again".to_owned()),
         // No failure of the server: it must not count as one.
         "55P03" => {
-            (Other, Left::Busy, "another transaction holds the record; see pg_stat_activity".to_owned())
+            (Busy, Left::Busy, "another transaction holds the record; see pg_stat_activity".to_owned())
         }
         "57014" => {
             (Unavailable, Left::Nothing, "it took too long; see whether the server is overloaded".to_owned())
@@ -170,7 +170,7 @@ fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
         "42P01" | "42703" | "42883" => (
             Misconfigured,
             Left::Nothing,
-            format!("schema \"{schema}\" lacks a migration; run them as its owner"),
+            format!("schema \"{schema}\" lacks a migration; run \"onlyonce migrate\" as its owner"),
         ),
         "XX001" | "XX002" => {
             (Corrupt, Left::Nothing, "the database is damaged; restore it from a backup".to_owned())

@@ -5,7 +5,8 @@
 //! 2. What was applied is written down with a checksum. A schema whose steps differ from this release's was made by
 //!    something else, and is refused.
 //! 3. A step says which older schema a release must know at least to work on with it: nodes of two releases can run
-//!    on one schema while they are being replaced. One that is too old is refused.
+//!    on one schema while they are being replaced. One that is too old does not start, and one that runs refuses
+//!    everything from its next look at the epoch on.
 //! 4. Where everything is applied, nothing is written: a role that may only read and write rows is enough.
 //! 5. A released step is never edited; a change is a new step.
 
@@ -17,18 +18,7 @@ use tokio_postgres::error::SqlState;
 
 use super::failure::Failure;
 use super::url::Place;
-use crate::{ErrorKind, failpoint};
-
-/// A step that a schema lacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Migration {
-    /// From 1.
-    pub number: i32,
-    /// Its name.
-    pub name: &'static str,
-    /// What is run, with the schema filled in.
-    pub sql: String,
-}
+use crate::{ErrorKind, Migration, Schema, failpoint};
 
 struct Step {
     number: i32,
@@ -49,10 +39,11 @@ macro_rules! step {
     };
 }
 
-const ALL: [Step; 3] = [
+const ALL: [Step; 4] = [
     step!(1, "0001-records", needs 3),
     step!(2, "0002-messages", needs 3),
     step!(3, "0003-archive", needs 3),
+    step!(4, "0004-epoch", needs 4),
 ];
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a handful of files")]
 const LATEST: i32 = ALL.len() as i32;
@@ -78,12 +69,33 @@ pub(super) async fn run(client: &mut Client, place: &Place) -> Result<(), Failur
     Err(Failure::doubt(place, "others keep changing the schema; see what else migrates it"))
 }
 
-/// What the schema lacks.
-pub(super) async fn lacking(client: &Client, place: &Place) -> Result<Vec<Migration>, Failure> {
+/// The schema as it is, and what it lacks.
+pub(super) async fn schema(client: &Client, place: &Place) -> Result<Schema, Failure> {
     let applied = applied(client, place).await?;
-    let filled =
-        |step: &Step| Migration { number: step.number, name: step.name, sql: filled(step.sql, place) };
-    Ok(pending(place, &applied)?.map(filled).collect())
+    let told = |step: &Step| Migration {
+        number: step.number.unsigned_abs(),
+        name: step.name,
+        sql: filled(step.sql, place),
+        needs: step.needs.unsigned_abs(),
+    };
+    Ok(Schema {
+        version: applied.iter().map(|row| row.number.unsigned_abs()).max().unwrap_or(0),
+        latest: LATEST.unsigned_abs(),
+        pending: pending(place, &applied)?.map(told).collect(),
+    })
+}
+
+/// Refuses to work on with a schema that asks for more than this release knows.
+pub(super) fn may_go_on(place: &Place, needs: i32) -> Result<(), Failure> {
+    if needs <= LATEST {
+        return Ok(());
+    }
+    let (shown, schema) = (&place.shown, &place.schema);
+    let message = format!(
+        "schema \"{schema}\" at {shown} was migrated by a newer release, which this one cannot work with; upgrade this \
+         node"
+    );
+    Err(Failure::refused(ErrorKind::Misconfigured, message))
 }
 
 /// What a row about a step says.
@@ -222,8 +234,8 @@ fn not_applied(place: &Place, step: &Step, error: &tokio_postgres::Error) -> Fai
     }
     let (shown, schema, user, name) = (&place.shown, &place.schema, place.user(), step.name);
     let message = format!(
-        "schema \"{schema}\" at {shown} lacks migration \"{name}\", and role \"{user}\" may not apply it; migrate as the \
-         owner of the schema"
+        "schema \"{schema}\" at {shown} lacks migration \"{name}\", and role \"{user}\" may not apply it; run \
+         \"onlyonce migrate\" as the owner of the schema"
     );
     Failure::refused(ErrorKind::Misconfigured, message)
 }

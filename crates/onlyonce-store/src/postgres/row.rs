@@ -1,5 +1,6 @@
 //! A record as a row: what is sent for it, and what comes back.
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +22,6 @@ pub(super) struct Swap {
     pub(super) due_at: Option<Moment>,
     /// In microseconds after the write.
     pub(super) due_after: Option<i64>,
-    pub(super) label: Option<String>,
-    pub(super) key: String,
-    pub(super) route: Option<String>,
     pub(super) record: Vec<u8>,
     pub(super) messages: Vec<outbox::Message>,
     pub(super) next: Box<Draft>,
@@ -44,9 +42,6 @@ impl Swap {
             revision: revision.0.cast_signed(),
             due_at: due.at.map(Moment),
             due_after: due.after_write.map(micros),
-            label: next.scope.label().map(text),
-            key: text(next.key.as_str()),
-            route: next.route.as_deref().map(text),
             record: codec::encode(&next),
             messages,
             next,
@@ -66,9 +61,55 @@ impl Swap {
         self.next.scope.digest()
     }
 
+    pub(super) fn label(&self) -> Option<Cow<'_, str>> {
+        self.next.scope.label().map(text)
+    }
+
+    pub(super) fn key(&self) -> Cow<'_, str> {
+        text(self.next.key.as_str())
+    }
+
+    pub(super) fn route(&self) -> Option<Cow<'_, str>> {
+        self.next.route.as_deref().map(text)
+    }
+
     pub(super) fn applied(self, written_at: Timestamp) -> Swapped {
         let revision = Revision(self.revision.cast_unsigned());
         Swapped::Applied(Seen { record: Arc::new(self.next.stamp(written_at)), revision, now: written_at })
+    }
+}
+
+/// Many writes as the server takes them: an array a column.
+pub(super) struct Columns<'a> {
+    pub(super) ids: Vec<&'a [u8]>,
+    /// Of updates alone.
+    pub(super) expected: Vec<Option<i64>>,
+    pub(super) revisions: Vec<i64>,
+    pub(super) due_at: Vec<Option<Moment>>,
+    pub(super) due_after: Vec<Option<i64>>,
+    pub(super) states: Vec<&'static str>,
+    pub(super) scopes: Vec<&'a [u8]>,
+    pub(super) labels: Vec<Option<Cow<'a, str>>>,
+    pub(super) keys: Vec<Cow<'a, str>>,
+    pub(super) routes: Vec<Option<Cow<'a, str>>>,
+    pub(super) records: Vec<&'a [u8]>,
+}
+
+impl<'a> Columns<'a> {
+    pub(super) fn of(swaps: &[&'a Swap]) -> Self {
+        Self {
+            ids: swaps.iter().map(|swap| &swap.id.0[..]).collect(),
+            expected: swaps.iter().map(|swap| swap.expected).collect(),
+            revisions: swaps.iter().map(|swap| swap.revision).collect(),
+            due_at: swaps.iter().map(|swap| swap.due_at).collect(),
+            due_after: swaps.iter().map(|swap| swap.due_after).collect(),
+            states: swaps.iter().map(|swap| swap.state()).collect(),
+            scopes: swaps.iter().map(|swap| swap.scope()).collect(),
+            labels: swaps.iter().map(|swap| swap.label()).collect(),
+            keys: swaps.iter().map(|swap| swap.key()).collect(),
+            routes: swaps.iter().map(|swap| swap.route()).collect(),
+            records: swaps.iter().map(|swap| &swap.record[..]).collect(),
+        }
     }
 }
 
@@ -78,8 +119,8 @@ pub(super) fn micros(span: Duration) -> i64 {
 }
 
 /// Text as the server takes it: it knows no NUL. The record itself is kept as it is.
-fn text(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
+fn text(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
 /// A row as it was read, not yet understood.

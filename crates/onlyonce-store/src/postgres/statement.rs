@@ -13,6 +13,9 @@
 pub(super) enum Verb {
     Load,
     Confirm,
+    LoadMany,
+    Epoch,
+    RaiseEpoch,
     Insert,
     Update,
     InsertWithMessages,
@@ -33,9 +36,12 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 19] = [
+    pub(super) const ALL: [Self; 22] = [
         Self::Load,
         Self::Confirm,
+        Self::LoadMany,
+        Self::Epoch,
+        Self::RaiseEpoch,
         Self::Insert,
         Self::Update,
         Self::InsertWithMessages,
@@ -77,6 +83,9 @@ fn text(verb: Verb) -> String {
     match verb {
         Verb::Load => LOAD.to_owned(),
         Verb::Confirm => CONFIRM.to_owned(),
+        Verb::LoadMany => LOAD_MANY.to_owned(),
+        Verb::Epoch => EPOCH.to_owned(),
+        Verb::RaiseEpoch => RAISE_EPOCH.to_owned(),
         Verb::Insert => format!("{INSERT} {INSERTED}"),
         Verb::Update => format!("{UPDATE} {UPDATED}"),
         Verb::InsertWithMessages => {
@@ -111,6 +120,23 @@ const CONFIRM: &str = "
     UPDATE {schema}.onlyonce_record SET revision = revision WHERE id = $1
     RETURNING revision, written_at, record, greatest(clock_timestamp(), written_at)";
 
+/// Many looks at once. Relies on the primary key, which is searched for each id. Of a record that is longer than `$2`
+/// bytes only its place is held: it is looked at alone, so that no answer holds a hundred large bodies.
+///
+/// ids, bytes
+const LOAD_MANY: &str = "
+    SELECT id, revision, written_at, CASE WHEN octet_length(record) <= $2::integer THEN record END,
+           greatest(clock_timestamp(), written_at)
+    FROM {schema}.onlyonce_record WHERE id = ANY($1::bytea[])";
+
+/// The table has one row. With it comes what the schema asks of a release by now: a node that runs is told when it has
+/// become too old.
+const EPOCH: &str = "
+    SELECT epoch, (SELECT max(needs) FROM {schema}.onlyonce_migration)
+    FROM {schema}.onlyonce_epoch WHERE one = 1";
+const RAISE_EPOCH: &str =
+    "UPDATE {schema}.onlyonce_epoch SET epoch = epoch + 1 WHERE one = 1 RETURNING epoch";
+
 /// Relies on the primary key: where the id is taken, nothing is written. Where somebody inserts it right now, it waits
 /// for them; a row that is merely locked it does not wait for.
 ///
@@ -127,9 +153,9 @@ const INSERT: &str = "
         RETURNING written_at
     )";
 const INSERTED: &str = "
-    SELECT true, NULL::bigint, written_at, NULL::bytea, written_at FROM written
+    SELECT NULL::bigint, written_at, NULL::bytea, written_at FROM written
     UNION ALL
-    SELECT false, revision, written_at, record, greatest(clock_timestamp(), written_at)
+    SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
     FROM {schema}.onlyonce_record WHERE id = $1";
 
 /// Relies on the primary key, and on the row's lock: what it compares is what it writes. Scope and key are the id's,
@@ -149,9 +175,9 @@ const UPDATE: &str = "
         RETURNING record.written_at
     )";
 const UPDATED: &str = "
-    SELECT true, NULL::bigint, written_at, NULL::bytea, written_at FROM written
+    SELECT NULL::bigint, written_at, NULL::bytea, written_at FROM written
     UNION ALL
-    SELECT false, revision, written_at, record, greatest(clock_timestamp(), written_at)
+    SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
     FROM {schema}.onlyonce_record WHERE id = $1 AND revision <> $2";
 
 /// Relies on the messages' unique keys: a message that is there already is the same message, and is kept once. Where
@@ -171,53 +197,55 @@ fn messages([keys, destinations, payloads]: [&str; 3]) -> String {
 }
 
 /// Many writes at once, none of which waits for a row that is only locked: such a row answers nothing, and goes alone.
-/// Relies on the primary key, and on the rows' locks, taken in the order of ids.
+/// Relies on the primary key, and on the rows' locks, taken in the order of ids, which is the order they are given in.
+/// What stands in the way is looked up only where not everything was written. A row that stands there with a revision
+/// that one of the updates expects answers nothing: it is that update's own, and was skipped, or it goes alone for
+/// nothing.
 ///
-/// As arrays: id, expected revision (null: an insert), revision, due at, due after, state, scope, label, key, route,
-/// record
+/// As arrays, of inserts: id, revision, due at, due after, state, scope, label, key, route, record; and of updates: id,
+/// expected revision, revision, due at, due after, state, label, route, record
 const BATCH: &str = "
-    WITH given AS MATERIALIZED (
-        SELECT given.*, clock.now
-        FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::text[],
-                    $7::bytea[], $8::text[], $9::text[], $10::text[], $11::bytea[])
-            AS given (id, expected, revision, due_at, due_after, state, scope, label, key, route, record),
-            (SELECT clock_timestamp() AS now) AS clock
-    ),
+    WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
     inserted AS (
         INSERT INTO {schema}.onlyonce_record
             (id, revision, written_at, due_at, state, scope, label, key, route, record)
         SELECT id, revision, now, least(due_at, now + due_after * interval '1 microsecond'),
                state, scope, label, key, route, record
-        FROM given WHERE expected IS NULL
-        ORDER BY id
+        FROM clock, unnest($1::bytea[], $2::bigint[], $3::timestamptz[], $4::bigint[], $5::text[], $6::bytea[],
+                           $7::text[], $8::text[], $9::text[], $10::bytea[])
+            AS given (id, revision, due_at, due_after, state, scope, label, key, route, record)
         ON CONFLICT (id) DO NOTHING
         RETURNING id, written_at
     ),
-    locked AS MATERIALIZED (
-        SELECT given.*
-        FROM given JOIN {schema}.onlyonce_record AS record
-            ON record.id = given.id AND record.revision = given.expected
-        ORDER BY given.id
-        FOR UPDATE OF record SKIP LOCKED
-    ),
     updated AS (
         UPDATE {schema}.onlyonce_record AS record
-        SET revision = locked.revision, written_at = greatest(locked.now, record.written_at),
+        SET revision = locked.revision, written_at = greatest(now, record.written_at),
             due_at = least(locked.due_at,
-                           greatest(locked.now, record.written_at) + locked.due_after * interval '1 microsecond'),
+                           greatest(now, record.written_at) + locked.due_after * interval '1 microsecond'),
             state = locked.state, label = locked.label, route = locked.route, record = locked.record
-        FROM locked
+        FROM clock, (
+            SELECT given.*
+            FROM unnest($11::bytea[], $12::bigint[], $13::bigint[], $14::timestamptz[], $15::bigint[], $16::text[],
+                        $17::text[], $18::text[], $19::bytea[])
+                AS given (id, expected, revision, due_at, due_after, state, label, route, record)
+                JOIN {schema}.onlyonce_record AS record
+                ON record.id = given.id AND record.revision = given.expected
+            FOR UPDATE OF record SKIP LOCKED
+        ) AS locked
         WHERE record.id = locked.id AND record.revision = locked.expected
         RETURNING record.id, record.written_at
     )
-    SELECT id, true, NULL::bigint, written_at, NULL::bytea, written_at FROM inserted
+    SELECT id, NULL::bigint, written_at, NULL::bytea, written_at FROM inserted
     UNION ALL
-    SELECT id, true, NULL::bigint, written_at, NULL::bytea, written_at FROM updated
+    SELECT id, NULL::bigint, written_at, NULL::bytea, written_at FROM updated
     UNION ALL
-    SELECT record.id, false, record.revision, record.written_at, record.record,
+    SELECT record.id, record.revision, record.written_at, record.record,
            greatest(clock_timestamp(), record.written_at)
-    FROM given JOIN {schema}.onlyonce_record AS record ON record.id = given.id
-    WHERE given.expected IS NULL OR record.revision <> given.expected";
+    FROM unnest($1::bytea[] || $11::bytea[]) AS given (id)
+        JOIN {schema}.onlyonce_record AS record ON record.id = given.id
+    WHERE (SELECT count(*) FROM inserted) + (SELECT count(*) FROM updated)
+              < cardinality($1::bytea[]) + cardinality($11::bytea[])
+      AND record.revision <> ALL ($12::bigint[])";
 
 /// Relies on the primary key, which is read in its order from the cursor on.
 ///

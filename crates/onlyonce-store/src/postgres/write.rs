@@ -11,7 +11,6 @@
 //! inserts it right now, and every row of a batch that the server refused goes alone: outside the batcher, with a lock
 //! time-out, so that nobody else waits and one bad row fails alone.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use onlyonce_core::record::Id;
@@ -23,7 +22,7 @@ use tokio_postgres::types::ToSql;
 use super::doubt::Mark;
 use super::failure::{Failure, Left};
 use super::pool::Pool;
-use super::row::{self, Moment, Stored, Swap, column};
+use super::row::{self, Columns, Moment, Stored, Swap, column};
 use super::statement::Verb;
 use crate::{Error, ErrorKind, Swapped};
 
@@ -48,10 +47,10 @@ pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer
     match asked {
         Ok(rows) => {
             settle(pool, mark, &rows);
-            let mut rows: HashMap<Id, Found> = rows.into_iter().collect();
+            let mut answers = Answers::of(rows);
             let shows = pool.doubts.are_settled();
             // What stands there is not shown on doubt: that takes a look of its own.
-            let mut found = |id| rows.remove(&id).filter(|found| shows || matches!(found, Found::Written(_)));
+            let mut found = |id| answers.take(id).filter(|found| shows || matches!(found, Found::Written(_)));
             swaps.into_iter().map(|swap| answer(found(swap.id), swap)).collect()
         }
         Err(failure) => {
@@ -81,14 +80,14 @@ fn answer(found: Option<Found>, swap: Swap) -> Result<Answer, Error> {
 pub(super) async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
     for _ in 0..LOOKS_MAX {
         let mark = pool.doubts.mark();
-        let mut rows = one(pool, &swap).await?;
+        let rows = one(pool, &swap).await?;
         settle(pool, mark, &rows);
-        match rows.pop() {
-            Some((_, Found::Written(written_at))) => return Ok(swap.applied(written_at)),
-            Some((_, Found::Stands(stored))) if pool.doubts.are_settled() => {
+        match Answers::of(rows).take(swap.id) {
+            Some(Found::Written(written_at)) => return Ok(swap.applied(written_at)),
+            Some(Found::Stands(stored)) if pool.doubts.are_settled() => {
                 return Ok(Swapped::Lost(Some(stored?.seen()?)));
             }
-            Some((_, Found::Stands(_))) | None => {}
+            Some(Found::Stands(_)) | None => {}
         }
         // The row changed while the statement ran, and is neither written nor seen; or it is not to be shown yet.
         let seen = load(pool, swap.id).await?;
@@ -133,13 +132,33 @@ enum Found {
     Stands(Result<Stored, Error>),
 }
 
-/// At most one row comes back, but where it was deleted between the beginning of the statement and its insert: then it
-/// was written, and that comes first.
+/// The answers of a statement, each for its row. There is at most one for a row, but where it was deleted between the
+/// beginning of the statement and its insert: then it was written, and that counts.
+struct Answers {
+    /// By id.
+    rows: Vec<(Id, Option<Found>)>,
+}
+
+impl Answers {
+    fn of(rows: Vec<(Id, Found)>) -> Self {
+        let mut rows: Vec<_> = rows.into_iter().map(|(id, found)| (id, Some(found))).collect();
+        rows.sort_unstable_by_key(|(id, found)| (id.0, !matches!(found, Some(Found::Written(_)))));
+        rows.dedup_by_key(|(id, _)| *id);
+        Self { rows }
+    }
+
+    fn take(&mut self, id: Id) -> Option<Found> {
+        let place = self.rows.binary_search_by_key(&id.0, |(id, _)| id.0).ok()?;
+        self.rows[place].1.take()
+    }
+}
+
 async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<(Id, Found)>, Failure> {
     let keys: Vec<&str> = swap.messages.iter().map(|message| &*message.key).collect();
     let destinations: Vec<&str> = swap.messages.iter().map(|message| &*message.destination).collect();
     let payloads: Vec<&[u8]> = swap.messages.iter().map(|message| &message.payload[..]).collect();
     let (id, state, scope) = (&swap.id.0[..], swap.state(), swap.scope());
+    let (label, key, route) = (swap.label(), swap.key(), swap.route());
     let (has_messages, messages): (bool, [&(dyn ToSql + Sync); 3]) =
         (!swap.messages.is_empty(), [&keys, &destinations, &payloads]);
     let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&id];
@@ -156,9 +175,9 @@ async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<(Id, Found)>, Failure> {
             &swap.due_after,
             &state,
             &scope,
-            &swap.label,
-            &swap.key,
-            &swap.route,
+            &label,
+            &key,
+            &route,
             &swap.record,
         ]),
         Some(expected) => parameters.extend([
@@ -167,8 +186,8 @@ async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<(Id, Found)>, Failure> {
             &swap.due_at,
             &swap.due_after,
             &state,
-            &swap.label,
-            &swap.route,
+            &label,
+            &route,
             &swap.record,
         ]),
     }
@@ -176,44 +195,51 @@ async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<(Id, Found)>, Failure> {
         parameters.extend(messages);
     }
     let rows = pool.write(verb, &parameters).await?;
-    let mut found: Vec<_> = rows.iter().map(|row| (swap.id, found(swap.id, row, 0))).collect();
-    found.sort_by_key(|(_, found)| matches!(found, Found::Written(_)));
-    Ok(found)
+    Ok(rows.iter().map(|row| (swap.id, found(swap.id, row, 0))).collect())
 }
 
+/// In the order of ids: rows are locked in that order.
 async fn many(pool: &Pool, swaps: &[Swap]) -> Result<Vec<(Id, Found)>, Failure> {
-    let ids: Vec<&[u8]> = swaps.iter().map(|swap| &swap.id.0[..]).collect();
-    let expected: Vec<Option<i64>> = swaps.iter().map(|swap| swap.expected).collect();
-    let revisions: Vec<i64> = swaps.iter().map(|swap| swap.revision).collect();
-    let due_at: Vec<Option<Moment>> = swaps.iter().map(|swap| swap.due_at).collect();
-    let due_after: Vec<Option<i64>> = swaps.iter().map(|swap| swap.due_after).collect();
-    let states: Vec<&str> = swaps.iter().map(Swap::state).collect();
-    let scopes: Vec<&[u8]> = swaps.iter().map(Swap::scope).collect();
-    let labels: Vec<Option<&str>> = swaps.iter().map(|swap| swap.label.as_deref()).collect();
-    let keys: Vec<&str> = swaps.iter().map(|swap| &*swap.key).collect();
-    let routes: Vec<Option<&str>> = swaps.iter().map(|swap| swap.route.as_deref()).collect();
-    let records: Vec<&[u8]> = swaps.iter().map(|swap| &swap.record[..]).collect();
-    let parameters: [&(dyn ToSql + Sync); 11] = [
-        &ids, &expected, &revisions, &due_at, &due_after, &states, &scopes, &labels, &keys, &routes, &records,
+    let mut sorted: Vec<&Swap> = swaps.iter().collect();
+    sorted.sort_unstable_by_key(|swap| swap.id.0);
+    let (inserts, updates): (Vec<&Swap>, Vec<&Swap>) =
+        sorted.into_iter().partition(|swap| swap.expected.is_none());
+    let (inserts, updates) = (Columns::of(&inserts), Columns::of(&updates));
+    let parameters: [&(dyn ToSql + Sync); 19] = [
+        &inserts.ids,
+        &inserts.revisions,
+        &inserts.due_at,
+        &inserts.due_after,
+        &inserts.states,
+        &inserts.scopes,
+        &inserts.labels,
+        &inserts.keys,
+        &inserts.routes,
+        &inserts.records,
+        &updates.ids,
+        &updates.expected,
+        &updates.revisions,
+        &updates.due_at,
+        &updates.due_after,
+        &updates.states,
+        &updates.labels,
+        &updates.routes,
+        &updates.records,
     ];
     let rows = pool.write(Verb::Batch, &parameters).await?;
-    let mut answers = Vec::with_capacity(rows.len());
-    for row in &rows {
-        // A row that names no record of ours answers for none.
-        if let Ok(id) = row::id(row, 0) {
-            answers.push((id, found(id, row, 1)));
-        }
-    }
-    answers.sort_by_key(|(_, found)| matches!(found, Found::Written(_)));
-    Ok(answers)
+    // A row that names no record of ours answers for none.
+    let answers = rows.iter().filter_map(|row| row::id(row, 0).ok().map(|id| (id, found(id, row, 1))));
+    Ok(answers.collect())
 }
 
-/// From whether it was written, and then the columns of a record, from `first` on.
+/// From the columns of a record, from `first` on; what was written has no revision there.
 fn found(id: Id, row: &Row, first: usize) -> Found {
-    let written = column::<bool>(row, first);
-    match written.and_then(|written| written.then(|| column::<Moment>(row, first + 2)).transpose()) {
-        Ok(Some(written_at)) => Found::Written(written_at.0),
-        Ok(None) => Found::Stands(Stored::read(id, row, first + 1)),
+    match column::<Option<i64>>(row, first) {
+        Ok(Some(_)) => Found::Stands(Stored::read(id, row, first)),
+        Ok(None) => match column::<Moment>(row, first + 1) {
+            Ok(written_at) => Found::Written(written_at.0),
+            Err(error) => Found::Stands(Err(error)),
+        },
         Err(error) => Found::Stands(Err(error)),
     }
 }

@@ -10,11 +10,11 @@ use rusqlite::config::DbConfig;
 
 use super::backup::{self, Progress};
 use super::check::{self, Health};
-use super::connection;
 use super::failure::{Failure, quoted};
 use super::file::{self, Found};
 use super::writer::Refused;
-use crate::{Error, ErrorKind};
+use super::{connection, migration};
+use crate::{Error, ErrorKind, Schema};
 
 const CACHE_BYTES: usize = 4 << 20;
 
@@ -43,6 +43,19 @@ impl Guest {
                     format!("store file {} is not there, or empty; name the file of a store", quoted(&path));
                 Err(Error::new(ErrorKind::Misconfigured, message))
             }
+        }
+    }
+
+    /// The schema of what is at `path`, as [`Guest::schema`] tells it; one that lacks everything where nothing is there.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Guest::open`] and [`Guest::schema`].
+    pub async fn schema_at(path: impl AsRef<Path>) -> Result<Schema, Error> {
+        let path = file::resolve(path.as_ref())?;
+        match file::inspect(&path)? {
+            Found::Ours => Self { path }.schema().await,
+            Found::Nothing => Ok(migration::schema(0)),
         }
     }
 
@@ -91,6 +104,21 @@ impl Guest {
                 Ok(Health { records: 0, faults: vec![damaged.message] })
             }
             found => found,
+        })
+        .await
+    }
+
+    /// The schema as it is, and what opening the file would apply to it.
+    ///
+    /// # Errors
+    ///
+    /// Where the file cannot be read, or is of a newer release.
+    pub async fn schema(&self) -> Result<Schema, Error> {
+        self.blocking(|path| {
+            let connection = connect(path)?;
+            let version = migration::version(&connection).map_err(|error| Failure::of(path, &error));
+            leave(&connection, path);
+            Ok(migration::schema(version?))
         })
         .await
     }

@@ -13,26 +13,37 @@ use sha2::{Digest, Sha256};
 
 use super::failure::{Failure, quoted};
 use super::file::{self, APPLICATION_ID};
-use crate::{ErrorKind, failpoint};
+use crate::{ErrorKind, Migration, Schema, failpoint};
 
-struct Migration {
+struct Step {
     name: &'static str,
     sql: &'static str,
 }
 
-macro_rules! migration {
+macro_rules! step {
     ($name:literal) => {
-        Migration { name: $name, sql: include_str!(concat!("../migrations/sqlite/", $name, ".sql")) }
+        Step { name: $name, sql: include_str!(concat!("../migrations/sqlite/", $name, ".sql")) }
     };
 }
 
 /// In order; the first leads to version 1.
-const ALL: [Migration; 3] =
-    [migration!("0001-records"), migration!("0002-messages"), migration!("0003-archive")];
+const ALL: [Step; 3] = [step!("0001-records"), step!("0002-messages"), step!("0003-archive")];
 
 /// The version that this release writes.
 #[allow(clippy::cast_possible_truncation, reason = "a handful of files")]
 pub(super) const LATEST: u32 = ALL.len() as u32;
+
+/// A file of that version, and what it lacks. An older release refuses a newer file, whatever the step.
+pub(super) fn schema(version: u32) -> Schema {
+    let told = |(number, step): (u32, &Step)| Migration {
+        number,
+        name: step.name,
+        sql: step.sql.to_owned(),
+        needs: number,
+    };
+    let pending = (1..).zip(&ALL).filter(|(number, _)| *number > version).map(told);
+    Schema { version, latest: LATEST, pending: pending.collect() }
+}
 
 /// Makes a file that was empty one of ours. It is marked as such before it is anything else, and outside the WAL, so
 /// that a process killed right here leaves a file that the next one recognises.
@@ -48,44 +59,39 @@ pub(super) fn claim(connection: &Connection, page_bytes: u32) -> rusqlite::Resul
 pub(super) fn run(connection: &mut Connection, path: &Path) -> Result<(), Failure> {
     let failed = |error: rusqlite::Error| Failure::of(path, &error);
     file::newer_is_refused(path, version(connection).map_err(failed)?)?;
-    for (number, migration) in (1..).zip(&ALL) {
-        if !is_applied(connection, path, number, migration)? {
-            apply(connection, number, migration).map_err(failed)?;
+    for (number, step) in (1..).zip(&ALL) {
+        if !is_applied(connection, path, number, step)? {
+            apply(connection, number, step).map_err(failed)?;
         }
     }
     Ok(())
 }
 
-fn version(connection: &Connection) -> rusqlite::Result<u32> {
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-fn is_applied(
-    connection: &Connection,
-    path: &Path,
-    number: u32,
-    migration: &Migration,
-) -> Result<bool, Failure> {
+fn is_applied(connection: &Connection, path: &Path, number: u32, step: &Step) -> Result<bool, Failure> {
     let failed = |error: rusqlite::Error| Failure::of(path, &error);
     if version(connection).map_err(failed)? < number {
         return Ok(false);
     }
     let sql = "SELECT checksum FROM migration WHERE number = ?1";
     let stored = connection.query_row(sql, [number], |row| row.get::<_, Vec<u8>>(0)).optional();
-    if stored.map_err(failed)?.as_deref() == Some(&checksum(migration)[..]) {
+    if stored.map_err(failed)?.as_deref() == Some(&checksum(step)[..]) {
         return Ok(true);
     }
     let message = format!(
         "store file {} was not made by migration \"{}\" of this release; restore it from a backup, or use the release \
          that made it",
         quoted(path),
-        migration.name
+        step.name
     );
     Err(Failure::new(ErrorKind::Misconfigured, message))
 }
 
 /// One transaction that takes the write lock first: of two that come here at once, the second finds it done.
-fn apply(connection: &mut Connection, number: u32, migration: &Migration) -> rusqlite::Result<()> {
+fn apply(connection: &mut Connection, number: u32, step: &Step) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     if version(&transaction)? >= number {
         return Ok(());
@@ -97,9 +103,9 @@ fn apply(connection: &mut Connection, number: u32, migration: &Migration) -> rus
              checksum BLOB NOT NULL
          ) STRICT;",
     )?;
-    transaction.execute_batch(migration.sql)?;
+    transaction.execute_batch(step.sql)?;
     let sql = "INSERT INTO migration (number, name, checksum) VALUES (?1, ?2, ?3)";
-    transaction.execute(sql, params![number, migration.name, checksum(migration)])?;
+    transaction.execute(sql, params![number, step.name, checksum(step)])?;
     transaction.pragma_update(None, "user_version", number)?;
     failpoint!("sqlite.migrate.before");
     transaction.commit()?;
@@ -107,6 +113,6 @@ fn apply(connection: &mut Connection, number: u32, migration: &Migration) -> rus
     Ok(())
 }
 
-fn checksum(migration: &Migration) -> [u8; 32] {
-    Sha256::digest(migration.sql).into()
+fn checksum(step: &Step) -> [u8; 32] {
+    Sha256::digest(step.sql).into()
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use onlyonce_core::time::Timestamp;
 use rusqlite::Connection;
@@ -65,6 +66,7 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
         clock,
         counts,
         lapsed,
+        epoch: AtomicU64::new(0),
         expired: options.expired,
         path,
         handle,

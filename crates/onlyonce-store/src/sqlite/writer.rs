@@ -241,7 +241,7 @@ impl Thread {
 fn is_everybodys(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Misconfigured => true,
-        ErrorKind::Other => false,
+        ErrorKind::Busy | ErrorKind::Other => false,
     }
 }
 

@@ -68,6 +68,28 @@ async fn settle() {
     }
 }
 
+/// What has no order goes together, whatever it is about, and is answered like the rest.
+#[tokio::test]
+async fn looks_go_together_and_keep_no_order() {
+    let gated = Gated::new(LIMITS);
+    let ask = |row| {
+        let batcher = gated.batcher.clone();
+        tokio::spawn(async move { batcher.ask(1, row).await })
+    };
+    let first = ask(5);
+    gated.until_batches(1).await;
+    let rest: Vec<_> = [5, 5, 901].map(ask).into();
+    settle().await;
+    gated.gate.add_permits(2);
+    assert_eq!(first.await.unwrap().unwrap(), 5);
+    let mut answers = Vec::new();
+    for look in rest {
+        answers.push(look.await.unwrap().ok());
+    }
+    assert_eq!(answers, [Some(5), Some(5), None]);
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![5], vec![5, 5, 901]]);
+}
+
 #[tokio::test]
 async fn a_lone_write_goes_at_once_and_those_that_come_meanwhile_go_together() {
     let gated = Gated::new(LIMITS);
@@ -113,6 +135,55 @@ async fn as_many_batches_as_allowed_are_under_way_at_once() {
         answer.await.unwrap().unwrap();
     }
     assert_eq!(*gated.batches.lock().unwrap(), [vec![0], vec![1], vec![2, 3]]);
+}
+
+#[tokio::test]
+async fn beside_a_lone_write_another_goes_at_once_and_beside_a_batch_only_a_much_larger_one() {
+    let gated = Gated::new(Limits { in_flight_max: 2, ..LIMITS });
+    let mut rows: Vec<_> = (1..=5).map(|row| gated.submit(row, 1)).collect();
+    gated.until_batches(2).await;
+    settle().await;
+    gated.gate.add_permits(2);
+    gated.until_batches(3).await;
+    rows.extend((6..=10).map(|row| gated.submit(row, 1)));
+    settle().await;
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![1], vec![2], vec![3, 4, 5]], "five are not twice three");
+    rows.push(gated.submit(11, 1));
+    gated.until_batches(4).await;
+    gated.gate.add_permits(2);
+    for (row, answer) in (1..).zip(rows) {
+        assert_eq!(answer.await.unwrap().unwrap(), row);
+    }
+    assert_eq!(gated.batches.lock().unwrap()[3..], [vec![6, 7, 8, 9, 10, 11]]);
+}
+
+/// What the callers of a batch write next goes together with what came meanwhile.
+#[tokio::test]
+async fn whoever_was_told_may_come_along_with_the_next_batch() {
+    let gated = Gated::new(LIMITS);
+    let first = gated.submit(1, 1);
+    gated.until_batches(1).await;
+    let again = |row: u32| {
+        let batcher = gated.batcher.clone();
+        tokio::spawn(async move {
+            batcher.submit(id(row), 1, row).await.unwrap();
+            batcher.submit(id(row), 1, row + 100).await.unwrap();
+        })
+    };
+    let twice = [again(2), again(3)];
+    settle().await;
+    gated.gate.add_permits(1);
+    gated.until_batches(2).await;
+    let meanwhile = gated.submit(4, 1);
+    settle().await;
+    gated.gate.add_permits(2);
+    for task in twice {
+        task.await.unwrap();
+    }
+    assert_eq!((first.await.unwrap().unwrap(), meanwhile.await.unwrap().unwrap()), (1, 4));
+    let mut batches = gated.batches.lock().unwrap().clone();
+    batches[2].sort_unstable();
+    assert_eq!(batches, [vec![1], vec![2, 3], vec![4, 102, 103]]);
 }
 
 #[tokio::test]

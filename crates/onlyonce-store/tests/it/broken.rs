@@ -19,7 +19,7 @@ use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
 use onlyonce_store::memory::Memory;
 use onlyonce_store::outbox::{Claimed, Message, Outbox, Settled};
-use onlyonce_store::{Change, Cursor, Error, Page, Query, Store, Swapped};
+use onlyonce_store::{Change, Cursor, Epoch, Error, Page, Query, Store, Swapped};
 
 /// What is wrong with an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,9 @@ enum Fault {
     ScanHidesDue,
     ScanIsOutOfOrder,
     ScanForgetsDeadlines,
+    EpochNeverRises,
+    EpochRisesOnce,
+    EpochRisesByItself,
     DropsMessages,
     SendsWhatWasLost,
     HasNoOutboxAndSaysNothing,
@@ -358,6 +361,21 @@ impl Store for Broken {
         }
     }
 
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        match self.fault {
+            Fault::EpochRisesByItself => Ok(Epoch(self.next())),
+            _ => self.inner.epoch().await,
+        }
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        match self.fault {
+            Fault::EpochNeverRises => Ok(()),
+            Fault::EpochRisesOnce if self.next() > 0 => Ok(()),
+            _ => self.inner.raise_epoch().await,
+        }
+    }
+
     fn outbox(&self) -> Option<&dyn Outbox> {
         (self.fault != Fault::HasNoOutboxAndSaysNothing).then_some(self)
     }
@@ -497,6 +515,9 @@ caught! {
     scan_hides_the_lost: ScanHidesDue by story::the_late_truth_counts
     scan_is_out_of_order: ScanIsOutOfOrder by scan::what_is_due_comes_in_the_order_it_fell_due
     scan_forgets_deadlines: ScanForgetsDeadlines by scan::what_is_due_follows_the_last_write
+    epoch_never_rises: EpochNeverRises by epoch::an_epoch_that_was_raised_is_seen_by_the_next_look
+    epoch_rises_once: EpochRisesOnce by epoch::of_many_who_raise_it_each_sees_a_higher_one
+    epoch_rises_by_itself: EpochRisesByItself by epoch::the_epoch_stays_until_it_is_raised
     drops_messages: DropsMessages by outbox::messages_are_stored_with_an_applied_swap
     sends_what_was_lost: SendsWhatWasLost by outbox::messages_of_a_lost_swap_are_not_stored
     has_no_outbox_and_says_nothing: HasNoOutboxAndSaysNothing by outbox::a_store_without_an_outbox_refuses_messages

@@ -66,7 +66,7 @@ const fn at(name: &'static str, stage: Stage) -> Failpoint {
 }
 
 /// In the order in which a life comes to them.
-pub(crate) const ALL: [Failpoint; 44] = [
+pub(crate) const ALL: [Failpoint; 46] = [
     at("sqlite.create.before", Stage::Creating),
     at("sqlite.create.after", Stage::Creating),
     at("sqlite.migrate.before:1", Stage::Creating),
@@ -81,6 +81,8 @@ pub(crate) const ALL: [Failpoint; 44] = [
     at("postgres.migrate.after:2", Stage::Creating),
     at("postgres.migrate.before:3", Stage::Creating),
     at("postgres.migrate.after:3", Stage::Creating),
+    at("postgres.migrate.before:4", Stage::Creating),
+    at("postgres.migrate.after:4", Stage::Creating),
     at("sqlite.lapse.before", Stage::Opening),
     at("sqlite.lapse.after", Stage::Opening),
     at("sqlite.open.ready", Stage::Opening),

@@ -17,7 +17,7 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::Full;
 use onlyonce::store::postgres::{self, Postgres};
 use onlyonce::store::sqlite::{self, Sqlite};
-use onlyonce::store::{Change, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
 use onlyonce::worker::{Background, Workers};
 use onlyonce::{Attempt, Effects, Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen, StateName};
@@ -188,6 +188,14 @@ impl Store for NoRenewals {
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.0.reap(limit).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        self.0.epoch().await
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        self.0.raise_epoch().await
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

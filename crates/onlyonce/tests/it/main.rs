@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod attempts;
+mod copies;
+mod epoch;
 mod extract;
 mod observe;
 mod outage;

@@ -4,7 +4,7 @@
 //! clock with it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
-use onlyonce::store::{Change, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
 use onlyonce::{Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen};
 use onlyonce_core::time::Timestamp;
@@ -33,6 +33,10 @@ pub(crate) struct FaultyStore {
     always: Mutex<Option<Fault>>,
     pub(crate) loads: AtomicUsize,
     pub(crate) swaps: AtomicUsize,
+    /// Looks at the epoch.
+    pub(crate) epochs: AtomicUsize,
+    /// Whether they fail.
+    is_blind: AtomicBool,
 }
 
 /// What happens to a store call.
@@ -74,6 +78,8 @@ impl FaultyStore {
             always: Mutex::default(),
             loads: AtomicUsize::new(0),
             swaps: AtomicUsize::new(0),
+            epochs: AtomicUsize::new(0),
+            is_blind: AtomicBool::new(false),
         })
     }
 
@@ -89,6 +95,11 @@ impl FaultyStore {
 
     pub(crate) fn looks(&self) -> usize {
         self.loads.load(Ordering::SeqCst)
+    }
+
+    /// Whether the epoch, and nothing else, cannot be looked at.
+    pub(crate) fn blind(&self, is_blind: bool) {
+        self.is_blind.store(is_blind, Ordering::SeqCst);
     }
 
     pub(crate) fn writes(&self) -> usize {
@@ -148,6 +159,23 @@ impl Store for FaultyStore {
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.memory.reap(limit).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        self.epochs.fetch_add(1, Ordering::SeqCst);
+        let fault = *self.always.lock().unwrap();
+        match fault {
+            None if self.is_blind.load(Ordering::SeqCst) => Err(lost()),
+            None | Some(Fault::None | Fault::ReadOnly) => self.memory.epoch().await,
+            Some(Fault::Refused | Fault::AnswerLost | Fault::Corrupt) => Err(lost()),
+            Some(Fault::Stalled | Fault::Late) => std::future::pending().await,
+        }
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        let answer_lost = self.fault().await?;
+        self.memory.raise_epoch().await?;
+        if answer_lost { Err(lost()) } else { Ok(()) }
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

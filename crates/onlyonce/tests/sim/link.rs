@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce::store::{Change, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
 use onlyonce_core::record::{Id, Seen};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -151,6 +151,14 @@ impl Store for Link {
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.life.reaps();
         self.call(move |truth| truth.reap(limit)).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        self.call(|truth| truth.epoch()).await
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        self.call(|truth| truth.raise_epoch()).await
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

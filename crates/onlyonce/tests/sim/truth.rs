@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
-use onlyonce::store::{Change, Page, Query, Store, Swapped};
+use onlyonce::store::{Change, Epoch, Page, Query, Store, Swapped};
 use onlyonce_core::record::{Draft, Id, Record, Response, Revision, Seen, Source, State as RecordState};
 use onlyonce_core::time::Timestamp;
 use tokio::time::Instant;
@@ -76,6 +76,14 @@ impl Truth {
 
     pub(crate) fn scan(&self, query: Query) -> Page {
         now(self.memory.scan(query)).unwrap()
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        now(self.memory.epoch()).unwrap()
+    }
+
+    pub(crate) fn raise_epoch(&self) {
+        now(self.memory.raise_epoch()).unwrap();
     }
 
     pub(crate) fn reap(&self, limit: usize) -> usize {

@@ -37,7 +37,7 @@ async fn twenty_nodes_that_start_at_once_make_the_schema_once() {
     }
     let schema = url.split_once("schema=").unwrap().1;
     let numbers = Server::shared().sql(&format!("SELECT number FROM {schema}.onlyonce_migration ORDER BY 1"));
-    assert_eq!(numbers.lines().collect::<Vec<_>>(), ["1", "2", "3"]);
+    assert_eq!(numbers.lines().collect::<Vec<_>>(), ["1", "2", "3", "4"]);
 }
 
 /// E02
@@ -45,10 +45,12 @@ async fn twenty_nodes_that_start_at_once_make_the_schema_once() {
 async fn what_is_to_be_applied_is_told_beforehand() {
     let url = Server::shared().fresh_schema();
     let store = open(&url).await;
-    let pending = store.pending_migrations().await.unwrap();
+    let before = store.schema().await.unwrap();
+    assert_eq!((before.version, before.latest), (0, 4));
+    let pending = &before.pending;
     assert_eq!(
         pending.iter().map(|step| step.name).collect::<Vec<_>>(),
-        ["0001-records", "0002-messages", "0003-archive"]
+        ["0001-records", "0002-messages", "0003-archive", "0004-epoch"]
     );
     let schema = url.split_once("schema=").unwrap().1;
     assert!(
@@ -56,9 +58,10 @@ async fn what_is_to_be_applied_is_told_beforehand() {
         "{}",
         pending[0].sql
     );
-    assert_eq!(store.pending_migrations().await.unwrap().len(), 3, "nothing was changed");
+    assert_eq!(store.schema().await.unwrap(), before, "nothing was changed");
     store.prepare().await.unwrap();
-    assert_eq!(store.pending_migrations().await.unwrap(), []);
+    let after = store.schema().await.unwrap();
+    assert_eq!((after.version, after.latest, &after.pending[..]), (4, 4, &[][..]));
 }
 
 /// E02
@@ -66,10 +69,12 @@ async fn what_is_to_be_applied_is_told_beforehand() {
 async fn an_older_schema_is_brought_to_this_releases() {
     let (url, schema) = made().await;
     Server::shared().sql(&format!(
-        "DROP TABLE {schema}.onlyonce_archive; DELETE FROM {schema}.onlyonce_migration WHERE number = 3"
+        "DROP TABLE {schema}.onlyonce_archive, {schema}.onlyonce_epoch;
+         DELETE FROM {schema}.onlyonce_migration WHERE number >= 3"
     ));
     prepared(&url).await.unwrap();
     assert_eq!(Server::shared().sql(&format!("SELECT count(*) FROM {schema}.onlyonce_archive")), "0");
+    assert_eq!(Server::shared().sql(&format!("SELECT count(*) FROM {schema}.onlyonce_epoch")), "1");
 }
 
 /// E02: one that works with this release is taken, one that does not is refused, and neither is touched.
@@ -77,13 +82,13 @@ async fn an_older_schema_is_brought_to_this_releases() {
 async fn a_newer_schema_is_taken_where_it_says_so_and_else_refused() {
     let (url, schema) = made().await;
     Server::shared().sql(&format!(
-        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (4, '0004-later', '\\x00', 3)"
+        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (5, '0005-later', '\\x00', 4)"
     ));
     prepared(&url).await.unwrap();
-    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 4 WHERE number = 4"));
+    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 5 WHERE number = 5"));
     let error = prepared(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    for told in ["\"0004-later\" of a newer release", "upgrade this node"] {
+    for told in ["\"0005-later\" of a newer release", "upgrade this node"] {
         assert!(error.to_string().contains(told), "{error}");
     }
 }

@@ -3,9 +3,12 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use onlyonce_core::record::Effects;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Error, ErrorKind, Store};
 use xtask::engines::postgres::Server;
+
+use crate::sqlite::world::{draft, insert, running};
 
 const PASSWORD: &str = "s3cret";
 
@@ -95,10 +98,13 @@ async fn too_few_connections_are_told() {
     let store = opened(&url).await.unwrap();
     Server::shared().sql(&format!("ALTER ROLE {name} CONNECTION LIMIT 0"));
     refused(&url, ErrorKind::Unavailable, &["too many connections", "max_connections"]).await;
-    let error = store.load(onlyonce_core::record::Id([1; 32])).await.unwrap_err();
+    let id = onlyonce_core::record::Id([1; 32]);
+    assert_eq!(store.load(id).await.unwrap(), None, "a connection that it has");
+    let first = draft("k", Effects::Opaque, running());
+    let error = insert(&store, first.clone(), 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     Server::shared().sql(&format!("ALTER ROLE {name} CONNECTION LIMIT -1"));
-    assert_eq!(store.load(onlyonce_core::record::Id([1; 32])).await.unwrap(), None);
+    insert(&store, first, 1).await.unwrap();
 }
 
 /// E02: a schema that nobody has prepared, and one whose tables are gone.

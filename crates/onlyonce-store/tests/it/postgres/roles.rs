@@ -57,6 +57,7 @@ async fn the_owner_migrates_and_the_user_only_reads_and_writes() {
         "DROP TABLE onlyonce_record",
         "DELETE FROM onlyonce_migration",
         "DELETE FROM onlyonce_archive",
+        "DELETE FROM onlyonce_epoch",
     ] {
         let sql = format!("SET ROLE {user}; SET search_path = {owner}; {forbidden}");
         let denied = std::panic::catch_unwind(|| server.sql(&sql));
@@ -79,5 +80,8 @@ async fn everything_works(store: &Postgres) {
     assert_eq!(store.claim(token, Duration::from_secs(9), 9).await.unwrap().len(), 1);
     assert!(store.settle("m", token, Settled::Dead { error: "gone".into() }).await.unwrap());
     assert_eq!(store.dead_letters(9).await.unwrap().len(), 1);
+    let before = store.epoch().await.unwrap();
+    store.raise_epoch().await.unwrap();
+    assert!(store.epoch().await.unwrap() > before);
     assert_eq!(store.count().await.unwrap().iter().map(|(_, count)| count).sum::<u64>(), 0);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use onlyonce_core::record::{Id, Seen};
 use onlyonce_store::sqlite::Sqlite;
-use onlyonce_store::{Change, Error, Outbox, Page, Query, Store, Swapped};
+use onlyonce_store::{Change, Epoch, Error, Outbox, Page, Query, Store, Swapped};
 
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
@@ -67,6 +67,14 @@ impl Store for Kept {
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.store.reap(limit).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, Error> {
+        self.store.epoch().await
+    }
+
+    async fn raise_epoch(&self) -> Result<(), Error> {
+        self.store.raise_epoch().await
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -1,0 +1,202 @@
+//! `onlyonce migrate` from outside, and what it and `serve` say of a store that cannot be used.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use xtask::engines::postgres::Server;
+
+use crate::demo::Served;
+use crate::program::{Folder, onlyonce, text};
+
+const PASSWORD: &str = "s3cret";
+/// Whatever takes longer than this hangs.
+const SOON: Duration = Duration::from_secs(30);
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("--json prints JSON and nothing else")
+}
+
+/// The words of what ended with 0.
+fn done(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn schema_of(url: &str) -> &str {
+    url.split_once("schema=").expect("a URL with a schema").1
+}
+
+fn tables(schema: &str) -> String {
+    Server::shared().sql(&format!("SELECT count(*) FROM pg_tables WHERE schemaname = '{schema}'"))
+}
+
+/// A role with a password, and a schema of its own.
+fn role() -> (String, String) {
+    let server = Server::shared();
+    let name = server.fresh_name();
+    server.sql(&format!("CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}'"));
+    server.sql(&format!("CREATE SCHEMA {name} AUTHORIZATION {name}"));
+    let url = format!("{}?schema={name}", server.url_of(&format!("{name}:{PASSWORD}"), "postgres"));
+    (name, url)
+}
+
+/// An error with these words, from both verbs and in good time, without the password; and nothing was made.
+fn refused(store: &str, words: &[&str]) {
+    let folder = Folder::new();
+    let serve =
+        ["serve", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    for verb in [&["migrate"][..], &["migrate", "--dry-run", "--json"], &serve] {
+        let began = Instant::now();
+        let output = folder.run(&[verb, &["--store", store]].concat());
+        assert!(began.elapsed() < SOON, "{verb:?} hung");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{verb:?}: {error}");
+        for word in words {
+            assert!(error.contains(word), "{verb:?}: {error} has no {word:?}");
+        }
+        assert!(!error.contains(PASSWORD), "{error}");
+    }
+    assert!(folder.contents().is_empty());
+}
+
+/// E02
+#[test]
+fn what_would_be_applied_is_shown_and_then_applied_once() {
+    let (folder, url) = (Folder::new(), Server::shared().fresh_schema());
+    let schema = schema_of(&url);
+    let told = done(&folder.run(&["migrate", "--dry-run", "--store", &url]));
+    assert!(told.contains(": schema version 0, this release's is 4\n"), "{told}");
+    assert!(told.contains("\nmigration 1 \"0001-records\"\n"), "{told}");
+    assert!(told.contains(&format!("CREATE TABLE \"{schema}\".onlyonce_record (")), "{told}");
+    assert!(told.ends_with("would apply 4 migrations; nothing was changed\n"), "{told}");
+    assert_eq!(tables(schema), "0");
+
+    let told = done(&folder.run(&["migrate", "--store", &url]));
+    assert!(told.ends_with("applied 4 migrations: schema version 4\n"), "{told}");
+    assert_eq!(tables(schema), "5");
+    let told = done(&folder.run(&["migrate", "--store", &url]));
+    assert!(told.ends_with(": schema version 4, this release's is 4\nnothing to do\n"), "{told}");
+}
+
+/// E02: what an upgrade asks of the nodes that still run is told with each step.
+#[test]
+fn machines_are_told_the_same() {
+    let (folder, url) = (Folder::new(), Server::shared().fresh_schema());
+    let schema = schema_of(&url);
+    done(&folder.run(&["migrate", "--store", &url]));
+    Server::shared().sql(&format!(
+        "DROP TABLE {schema}.onlyonce_epoch; DELETE FROM {schema}.onlyonce_migration WHERE number = 4"
+    ));
+    let told = done(&folder.run(&["migrate", "--dry-run", "--store", &url]));
+    assert!(
+        told.contains("\"0004-epoch\"; nodes of releases before it cannot work with it: stop them"),
+        "{told}"
+    );
+    let told = json(&folder.run(&["migrate", "--dry-run", "--json", "--store", &url]));
+    assert_eq!(
+        (&told["done"], &told["version"], &told["latest"]),
+        (&Value::from(false), &Value::from(3), &Value::from(4))
+    );
+    assert_eq!(told["migrations"][0]["name"], "0004-epoch");
+    assert_eq!(told["migrations"][0]["needs"], 4);
+    let told = json(&folder.run(&["migrate", "--json", "--store", &url]));
+    assert_eq!(
+        (&told["done"], &told["version_before"], &told["version"]),
+        (&true.into(), &3.into(), &4.into())
+    );
+    let told = json(&folder.run(&["migrate", "--json", "--store", &url]));
+    assert_eq!((&told["done"], &told["migrations"]), (&true.into(), &Value::Array(Vec::new())));
+}
+
+/// E01: a file has one process, which brings it up to its release when it opens it.
+#[test]
+fn a_file_and_memory_are_told_as_one_would_expect() {
+    let folder = Folder::new();
+    let told = done(&folder.run(&["migrate", "--dry-run"]));
+    assert!(told.contains("store sqlite:onlyonce.db: schema version 0, this release's is 3\n"), "{told}");
+    assert!(told.contains("CREATE TABLE record ("), "{told}");
+    assert!(folder.contents().is_empty(), "nothing was made");
+    assert!(done(&folder.run(&["migrate"])).ends_with("applied 3 migrations: schema version 3\n"));
+    assert!(folder.contents().contains_key("onlyonce.db"));
+    assert!(done(&folder.run(&["migrate"])).ends_with("nothing to do\n"));
+    // Also while its owner uses it: there is nothing to do that would need the file.
+    let mut served = Served::begin(&["--store", &folder.url("onlyonce.db")]);
+    assert!(done(&folder.run(&["migrate"])).ends_with("nothing to do\n"));
+    assert_eq!(served.interrupt(), Some(0));
+    let told = done(&folder.run(&["migrate", "--store", "memory:"]));
+    assert_eq!(told, "store memory: has no schema; nothing to do\n");
+    assert_eq!(json(&folder.run(&["migrate", "--store", "memory:", "--json"]))["done"], true);
+}
+
+/// The store is found where serve would find it; what else is wrong with the settings is not this verb's business.
+#[test]
+fn the_store_comes_from_the_settings() {
+    let folder = Folder::new();
+    let file = folder.path().join("onlyonce.toml");
+    fs::write(&file, "store = \"sqlite:named.db\"\n[policy]\nlease = \"never\"\n").expect("written");
+    assert!(done(&folder.run(&["migrate", "--config", "onlyonce.toml"])).contains("sqlite:named.db"));
+    assert!(folder.contents().contains_key("named.db"));
+    let from_variable = onlyonce()
+        .current_dir(folder.path())
+        .env("ONLYONCE_STORE", "memory:")
+        .arg("migrate")
+        .output()
+        .expect("the program can be started");
+    assert!(done(&from_variable).contains("store memory:"));
+    let output = folder.run(&["migrate", "--config", "nowhere.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("nowhere.toml"), "{}", text(&output.stderr));
+}
+
+/// E02, S04
+#[test]
+fn a_wrong_url_password_role_database_or_schema_is_named_with_its_remedy() {
+    let server = Server::shared();
+    let (name, url) = role();
+    refused("postgres://", &["host"]);
+    refused(&url.replace(PASSWORD, "guess"), &["password", &format!("role \"{name}\"")]);
+    refused(&server.url_of(&format!("nobody:{PASSWORD}"), "postgres"), &["\"nobody\"", "pg_hba.conf"]);
+    let elsewhere = server.url_of(&format!("{name}:{PASSWORD}"), "nowhere");
+    refused(&elsewhere, &["\"nowhere\"", "create the database"]);
+    refused(&url.replace("schema=", "schema=typo_"), &["has no schema \"typo_", "CREATE SCHEMA"]);
+    refused("mongodb://db", &["no known kind"]);
+}
+
+/// X01
+#[test]
+fn a_server_that_is_away_silent_read_only_or_in_recovery_is_named_with_its_remedy() {
+    let away = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    refused(&format!("postgres://ann:{PASSWORD}@{away}/pay"), &[&away.to_string(), "see that it runs"]);
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("an address");
+    let url = format!("postgres://ann:{PASSWORD}@{address}/pay?connect_timeout=1");
+    refused(&url, &["no answer within 1000 ms"]);
+    let (name, url) = role();
+    Server::shared().sql(&format!("ALTER ROLE {name} SET default_transaction_read_only = on"));
+    refused(&url, &["is read-only", "target_session_attrs=read-write"]);
+    let standby = Server::start_in_recovery().expect("a standby");
+    refused(&standby.url("postgres"), &["is in recovery", "point the URL at the primary"]);
+}
+
+/// P07: a newer schema is taken where it says that this release can work with it, and else refused.
+#[test]
+fn a_newer_schema_is_taken_where_it_says_so_and_else_refused() {
+    let (folder, url) = (Folder::new(), Server::shared().fresh_schema());
+    let schema = schema_of(&url);
+    done(&folder.run(&["migrate", "--store", &url]));
+    Server::shared().sql(&format!(
+        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (5, '0005-later', '\\x00', 4)"
+    ));
+    let told = done(&folder.run(&["migrate", "--store", &url]));
+    assert!(told.contains("schema version 5, this release's is 4\nit is a newer release's, which"), "{told}");
+    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 5 WHERE number = 5"));
+    refused(&url, &["\"0005-later\" of a newer release", "upgrade this node"]);
+    Server::shared().sql(&format!(
+        "DELETE FROM {schema}.onlyonce_migration WHERE number = 5;
+         UPDATE {schema}.onlyonce_migration SET checksum = '\\x00' WHERE number = 2"
+    ));
+    refused(&url, &["was not made by migration \"0002-messages\""]);
+}

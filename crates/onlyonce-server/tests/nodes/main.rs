@@ -1,0 +1,23 @@
+//! Two and three gateways on one PostgreSQL, each a process of its own, before one service that keeps the ledger.
+//!
+//! ```text
+//!   clients ─┬► onlyonce serve ─┐            ┌─► the service, in this process
+//!            ├► onlyonce serve ─┼── each ────┤
+//!            └► onlyonce serve ─┘            └─► one schema of one PostgreSQL
+//! ```
+//!
+//! What takes time is waited for by looking, with a bound. Times are printed and not judged, but for bounds that only
+//! something stuck exceeds: figures belong to the bench.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on says where")]
+
+mod client;
+mod epoch;
+mod node;
+mod releases;
+mod replay;
+mod roles;
+mod service;
+mod storm;
+mod wait;
+mod work;

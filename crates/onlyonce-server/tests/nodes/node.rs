@@ -1,0 +1,150 @@
+//! A gateway as a process, on one of whose PostgreSQL connections is written whose it is.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+use xtask::engines::postgres::Server;
+
+use crate::client::{PATIENCE, send};
+use crate::service::Service;
+
+/// The most connections a node has: twelve and four.
+pub(crate) const CONNECTIONS_MAX: usize = 16;
+
+/// Gateways that are alike: before one service, on one store.
+pub(crate) struct Site<'a> {
+    pub(crate) server: &'a Server,
+    pub(crate) service: &'a Service,
+    /// The store's URL.
+    pub(crate) store: String,
+    pub(crate) settings: &'a [&'a str],
+}
+
+/// A gateway that lives. Dropped, it is killed.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) address: SocketAddr,
+    admin: SocketAddr,
+    name: String,
+    process: Child,
+    log: PathBuf,
+}
+
+impl<'a> Site<'a> {
+    pub(crate) fn new(service: &'a Service, settings: &'a [&'a str]) -> Self {
+        let server = Server::shared();
+        Self { server, service, store: server.fresh_schema(), settings }
+    }
+
+    pub(crate) async fn node(&self) -> Node {
+        self.try_node().await.unwrap_or_else(|told| panic!("it did not get ready: {told}"))
+    }
+
+    pub(crate) async fn nodes<const N: usize>(&self) -> [Node; N] {
+        let mut nodes = Vec::new();
+        for _ in 0..N {
+            nodes.push(self.node().await);
+        }
+        nodes.try_into().unwrap()
+    }
+
+    /// What it said where it does not get ready.
+    pub(crate) async fn try_node(&self) -> Result<Node, String> {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("node-{}-{number}", std::process::id());
+        let log = std::env::temp_dir().join(format!("onlyonce-{name}.log"));
+        let file = File::create(&log).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onlyonce"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--upstream", &format!("http://{}", self.service.address)]);
+        command.args(["--store", &format!("{}&application_name={name}", self.store)]);
+        command.args(["--set", "log.format=json", "--set", "log.filter=warn"]);
+        for setting in self.settings {
+            command.args(["--set", setting]);
+        }
+        let mut process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let ready = timeout(PATIENCE, lines.next_line()).await.expect("it gets ready or ends").unwrap();
+        let Some(ready) = ready else {
+            let status = process.wait().await.unwrap();
+            let told = fs::read_to_string(&log).unwrap();
+            let _ = fs::remove_file(&log);
+            return Err(format!("{status}: {told}"));
+        };
+        let words: Vec<_> = ready.split(' ').collect();
+        let address = |word: &str| word.strip_prefix("http://").unwrap().parse().unwrap();
+        Ok(Node { address: address(words[2]), admin: address(words[4]), name, process, log })
+    }
+}
+
+impl Node {
+    /// Kills it as `kill -9` does, and waits until it is gone.
+    pub(crate) async fn kill(mut self) {
+        self.process.start_kill().unwrap();
+        timeout(PATIENCE, self.process.wait()).await.expect("it dies").unwrap();
+    }
+
+    /// `STOP`, `CONT`
+    pub(crate) async fn signal(&self, name: &str) {
+        let id = self.process.id().expect("it lives").to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().await.unwrap().success());
+    }
+
+    /// Whether traffic should be sent there.
+    pub(crate) async fn is_ready(&self) -> bool {
+        let request = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        send(self.admin, request).await.expect("an answer").status == 200
+    }
+
+    /// The sum of a metric over its labels, of which these must be there.
+    pub(crate) async fn figure(&self, name: &str, label: &str) -> u64 {
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let answer = send(self.admin, request).await.expect("figures");
+        let lines = answer.body.lines().filter(|line| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])) && line.contains(label)
+        });
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    }
+
+    /// How often it asked the store for a record, or wrote one.
+    pub(crate) async fn trips(&self) -> u64 {
+        let mut trips = 0;
+        for operation in ["load", "swap"] {
+            trips += self.figure("onlyonce_store_seconds_count", &format!("operation=\"{operation}\"")).await;
+        }
+        trips
+    }
+
+    /// How many connections it has to the database.
+    pub(crate) fn connections(&self, server: &Server) -> usize {
+        let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}'", self.name);
+        server.sql(&sql).parse().unwrap()
+    }
+
+    /// The lines it has logged.
+    pub(crate) fn logged(&self) -> Vec<String> {
+        fs::read_to_string(&self.log).unwrap().lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{} logged: {:#?}", self.name, self.logged());
+        }
+        let _ = fs::remove_file(&self.log);
+    }
+}

@@ -1,0 +1,26 @@
+//! Answers that outlive the node that gave them.
+
+use crate::client::pay;
+use crate::node::Site;
+use crate::service::Service;
+
+/// P05
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_replayed_by_every_node_also_after_its_own_was_killed() {
+    let service = Service::open().await;
+    let site = Site::new(&service, &[]);
+    let [first, second, third] = site.nodes().await;
+    let answer = pay(first.address, "k").await.unwrap();
+    assert!(answer.status == 201 && !answer.is_replay(), "{answer:?}");
+    let same = async |node: &crate::node::Node| {
+        let again = pay(node.address, "k").await.unwrap();
+        assert!(again.is_replay() && again.body == answer.body, "{answer:?}, then {again:?}");
+    };
+    same(&second).await;
+    first.kill().await;
+    for node in [&second, &third, &site.node().await] {
+        same(node).await;
+        same(node).await;
+    }
+    assert_eq!(service.calls("k"), 1);
+}
