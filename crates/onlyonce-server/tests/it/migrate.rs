@@ -176,7 +176,7 @@ fn a_server_that_is_away_silent_read_only_or_in_recovery_is_named_with_its_remed
     refused(&url, &["no answer within 1000 ms"]);
     let (name, url) = role();
     Server::shared().sql(&format!("ALTER ROLE {name} SET default_transaction_read_only = on"));
-    refused(&url, &["is read-only", "target_session_attrs=read-write"]);
+    refused(&url, &["is read-only", "name all hosts"]);
     let standby = Server::start_in_recovery().expect("a standby");
     refused(&standby.url("postgres"), &["is in recovery", "point the URL at the primary"]);
 }

@@ -86,8 +86,12 @@ pub async fn what_is_due_comes_in_the_order_it_fell_due(store: Shared) {
     assert_eq!(ids(&list(&store, due(1_000)).await), expected);
     let (id, draft) = draft("soon", running(When::AfterWrite(MOMENT)));
     let seen = insert(&store, (id, draft)).await;
-    assert_eq!(ids(&list(&store, due(1_000)).await), expected);
-    wait_until(&store, id, seen.record.written_at.plus(MOMENT)).await;
+    let due_at = seen.record.written_at.plus(MOMENT);
+    let mut listed = list(&store, due(1_000)).await;
+    // On a busy machine it has fallen due meanwhile; then the store's own clock says so.
+    listed.retain(|(listed, seen)| *listed != id || seen.now < due_at);
+    assert_eq!(ids(&listed), expected);
+    wait_until(&store, id, due_at).await;
     let with_soon: Vec<Id> = expected.into_iter().chain([id]).collect();
     assert_eq!(ids(&list(&store, due(1_000)).await), with_soon);
 }
