@@ -40,7 +40,7 @@ pub(crate) async fn killed_twice(
 fn comes_there(first: &Failpoint, second: &Failpoint) -> bool {
     match second.stage {
         Stage::Creating => {
-            let is_first = ["sqlite.create.before", "postgres.migrate.before"].contains(&second.step());
+            let is_first = ["sqlite.create.before", "postgres.migrate.before:1"].contains(&second.name);
             first.name == second.name && is_first
         }
         Stage::Opening => second.step() == "sqlite.open.ready" || first.leaves_running(),
