@@ -149,9 +149,6 @@ pub(super) struct Thread {
 impl Thread {
     fn run(mut self, queue: &Receiver<Order>) {
         while let Ok(first) = queue.recv() {
-            // Where others wait for this core, they go first: some of them are about to hand in what then shares the commit.
-            // Where nobody does, this is no pause at all.
-            thread::yield_now();
             let (mut works, is_last) = collect(first, queue);
             let outcome = self.transact(&mut works);
             let mut bags = Bags::default();
