@@ -12,10 +12,9 @@ use super::super::{page, picture};
 use crate::repository;
 
 const ONE_CALLER: Bound = Bound::AtMost { floor: 1.1, goal: 1.1 };
-/// A fresh request has two commits and two round trips. Whatever else is counted meanwhile is no request's; of round trips
-/// that is what a node asks when it starts, and its workers.
-const COMMITS_EACH: Bound = Bound::AtMost { floor: 2.05, goal: 2.05 };
-const TRIPS_EACH: Bound = Bound::AtMost { floor: 2.25, goal: 2.25 };
+/// A fresh request has two commits and two round trips. Whatever else is counted meanwhile is no request's: what a node asks
+/// when it starts, and its workers.
+const TWO_EACH: Bound = Bound::AtMost { floor: 2.05, goal: 2.05 };
 const NONE_EACH: Bound = Bound::AtMost { floor: 0.01, goal: 0.01 };
 
 /// Everything one run found.
@@ -243,10 +242,7 @@ fn cost_line(what: &str, layer: &Counts, hand: &Counts) -> Line {
 }
 
 fn two_of_each(counts: &Counts) -> Standing {
-    match COMMITS_EACH.standing(counts.commits) {
-        Standing::ShortOfPromise => Standing::ShortOfPromise,
-        Standing::Shown | Standing::Reached | Standing::ShortOfGoal => TRIPS_EACH.standing(counts.trips),
-    }
+    TWO_EACH.standing(counts.commits.max(counts.trips))
 }
 
 fn counts(counts: &Counts) -> Value {
