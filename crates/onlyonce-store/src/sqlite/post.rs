@@ -44,7 +44,8 @@ impl Offices {
     /// Outside a tokio runtime.
     pub(super) fn here(&self) -> Sender {
         let here = Handle::current();
-        let known = |sender: &&Sender| sender.runtime == here.id();
+        // One that has ended, whatever ended it, answers nobody: the next to ask begins another.
+        let known = |sender: &&Sender| sender.runtime == here.id() && !sender.answered.is_closed();
         if let Some(sender) = self.0.read().unwrap_or_else(PoisonError::into_inner).iter().find(known) {
             return sender.clone();
         }
