@@ -43,12 +43,18 @@ pub struct SystemClock {
     started: Instant,
     /// What is added to the microseconds since `started`.
     offset: AtomicI64,
+    /// When the wall clock is looked at next, in microseconds since `started`.
+    look_at: AtomicI64,
 }
+
+/// How soon it is noticed that the wall clock was set forward: every reading asks the steady clock, but not each of them
+/// both.
+const LOOK_EVERY_MICROS: i64 = 1_000;
 
 impl SystemClock {
     /// The machine's clock from now on.
     pub fn new() -> Self {
-        Self { started: Instant::now(), offset: AtomicI64::new(i64::MIN) }
+        Self { started: Instant::now(), offset: AtomicI64::new(i64::MIN), look_at: AtomicI64::new(0) }
     }
 
     /// From now on not before `stamp`: for an engine that finds stamps of an earlier process in its file.
@@ -58,6 +64,18 @@ impl SystemClock {
 
     fn steady(&self) -> i64 {
         micros(self.started.elapsed())
+    }
+
+    fn look_at_wall(&self) -> Timestamp {
+        // The wall first: a pause between the two readings makes the offset too small, which the next reading mends,
+        // and never too great, which nothing could.
+        let wall = wall();
+        let steady = self.steady();
+        let offset = wall.saturating_sub(steady);
+        let held = self.offset.fetch_max(offset, Ordering::AcqRel).max(offset);
+        // After the offset: whoever sees that nothing is due sees an offset that has been set.
+        self.look_at.store(steady.saturating_add(LOOK_EVERY_MICROS), Ordering::Release);
+        Timestamp::from_micros(steady.saturating_add(held))
     }
 }
 
@@ -69,17 +87,11 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        // The wall first: a pause between the two readings makes the offset too small, which the next reading mends,
-        // and never too great, which nothing could.
-        let wall = wall();
         let steady = self.steady();
-        let offset = wall.saturating_sub(steady);
-        // Once it has settled the offset is only read: nobody waits for a cache line.
-        let held = match self.offset.load(Ordering::Acquire) {
-            held if held >= offset => held,
-            _ => self.offset.fetch_max(offset, Ordering::AcqRel).max(offset),
-        };
-        Timestamp::from_micros(steady.saturating_add(held))
+        if self.look_at.load(Ordering::Acquire) <= steady {
+            return self.look_at_wall();
+        }
+        Timestamp::from_micros(steady.saturating_add(self.offset.load(Ordering::Acquire)))
     }
 }
 

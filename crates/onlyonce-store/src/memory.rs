@@ -6,7 +6,8 @@
 //! 1. Rows are spread over shards by the first bits of their id, so that two keys rarely wait for each other, and the
 //!    shards stand in the order of ids, so that a listing goes through them one by one.
 //! 2. A row is the record itself, shared: nothing is encoded, and a look copies one pointer.
-//! 3. Each shard knows what is due when ([`Query::only_due`] and `reap` read nothing else).
+//! 3. Each shard knows what is due when ([`Query::only_due`] and `reap` read nothing else). What was just written is put in
+//!    order with others, at the latest when somebody asks.
 //! 4. Messages are stored under the same lock as their record: both are there, or neither.
 //!
 //! **Lock order**: a shard, then the outbox. Nobody holds two shards, and nobody who holds the outbox takes a shard.
@@ -30,12 +31,13 @@
 //! # });
 //! ```
 
+mod due;
 mod hash;
 mod letters;
 
 use std::array;
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,6 +49,7 @@ use onlyonce_core::machine;
 use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, Token};
 use onlyonce_core::time::Timestamp;
 
+use self::due::{Due, Place};
 use self::hash::ById;
 use self::letters::Letters;
 use crate::clock::{Clock, SystemClock};
@@ -70,15 +73,17 @@ pub struct Memory {
 /// request comes here twice. A listing pays for it: it puts the rows of each shard it comes to in order.
 #[derive(Default)]
 struct Shard {
-    rows: HashMap<Id, Row, ById>,
-    /// Exactly the rows that are ever due, by when.
-    due: BTreeSet<(Timestamp, Id)>,
+    rows: Rows,
+    due: Due,
 }
+
+type Rows = HashMap<Id, Row, ById>;
 
 struct Row {
     record: Arc<Record>,
     revision: Revision,
     due_at: Option<Timestamp>,
+    place: Place,
 }
 
 impl Memory {
@@ -114,13 +119,18 @@ impl Memory {
         if current.map(|row| row.revision) != change.expected {
             return (Swapped::Lost(current.map(|row| row.seen(now))), None);
         }
-        let was_due_at = current.and_then(|row| row.due_at);
+        let place = current.map_or(Place::NONE, |row| row.place);
         if !change.messages.is_empty() {
             lock(&self.letters).store(change.messages, now);
         }
-        let row = Row::new(*change.next, change.revision, now);
-        move_due(due, id, was_due_at, row.due_at);
-        (Swapped::Applied(row.seen(now)), put(entry, row))
+        let mut row = Row::new(*change.next, change.revision, now, place);
+        due.note(id, &mut row);
+        let swapped = Swapped::Applied(row.seen(now));
+        let old = put(entry, row);
+        if due.is_full() {
+            due.arrange(rows);
+        }
+        (swapped, old)
     }
 
     fn list_by_id(&self, query: &Query) -> Vec<Found> {
@@ -151,11 +161,13 @@ impl Memory {
         });
         let mut found = Vec::new();
         for shard in &self.shards {
-            let shard = lock(shard);
+            let mut shard = lock(shard);
             let now = self.clock.now();
-            let due = shard.due.range((after, Bound::Unbounded)).take_while(|(due_at, _)| *due_at <= until);
+            let Shard { rows, due } = &mut *shard;
+            due.arrange(rows);
+            let due = due.after(after).take_while(|(due_at, _)| *due_at <= until);
             let rows =
-                due.map(|&(due_at, id)| (due_at, id, shard.row(id))).filter(|(.., row)| row.answers(query));
+                due.map(|&(due_at, id)| (due_at, id, &rows[&id])).filter(|(.., row)| row.answers(query));
             let rows = rows.map(|(due_at, id, row)| Found { due_at: Some(due_at), id, seen: row.seen(now) });
             found.extend(rows.take(one_more(query)));
         }
@@ -173,14 +185,12 @@ struct Found {
 }
 
 impl Shard {
-    fn row(&self, id: Id) -> &Row {
-        self.rows.get(&id).expect("what is due is a row of the same shard")
-    }
-
     /// Takes out up to `limit` rows that may be deleted, judged on each as it stands.
     fn reap(&mut self, limit: usize, now: Timestamp) -> Vec<Row> {
-        let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now);
-        let expired = due.filter(|(_, id)| machine::may_reap(&self.row(*id).record, now));
+        let Self { rows, due } = self;
+        due.arrange(rows);
+        let entries = due.after(Bound::Unbounded).take_while(|(due_at, _)| *due_at <= now);
+        let expired = entries.filter(|(_, id)| machine::may_reap(&rows[id].record, now));
         let expired: Vec<_> = expired.take(limit).copied().collect();
         expired.into_iter().filter_map(|entry| self.remove(entry)).collect()
     }
@@ -192,9 +202,9 @@ impl Shard {
 }
 
 impl Row {
-    fn new(draft: Draft, revision: Revision, now: Timestamp) -> Self {
+    fn new(draft: Draft, revision: Revision, now: Timestamp, place: Place) -> Self {
         let due_at = draft.due().stamp(now);
-        Self { record: Arc::new(draft.stamp(now)), revision, due_at }
+        Self { record: Arc::new(draft.stamp(now)), revision, due_at, place }
     }
 
     fn seen(&self, now: Timestamp) -> Seen {
@@ -303,18 +313,6 @@ fn put(entry: Entry<'_, Id, Row>, row: Row) -> Option<Row> {
     }
 }
 
-fn move_due(due: &mut BTreeSet<(Timestamp, Id)>, id: Id, from: Option<Timestamp>, to: Option<Timestamp>) {
-    if from == to {
-        return;
-    }
-    if let Some(from) = from {
-        due.remove(&(from, id));
-    }
-    if let Some(to) = to {
-        due.insert((to, id));
-    }
-}
-
 /// A page and one record more, which only says that there is another page.
 fn one_more(query: &Query) -> usize {
     query.limit.saturating_add(1)
@@ -360,6 +358,14 @@ mod tests {
         Change { expected: None, revision: Revision(revision), next, messages: Vec::new() }
     }
 
+    /// When the rows of this id's shard are due, as anybody who asks is told.
+    fn due(store: &Memory, id: Id) -> Vec<Timestamp> {
+        let mut shard = store.shard(id);
+        let Shard { rows, due } = &mut *shard;
+        due.arrange(rows);
+        due.after(Bound::Unbounded).map(|(due_at, _)| *due_at).collect()
+    }
+
     /// E06
     #[tokio::test]
     async fn the_due_index_follows_every_write_and_reap() {
@@ -367,12 +373,39 @@ mod tests {
         let store = Memory::with_clock(clock.clone());
         let (id, draft) = reservation();
         store.swap(id, insert(1, draft)).await.unwrap();
+        assert_eq!(due(&store, id), [clock.now().plus(Policy::default().lease)]);
         let seen = store.load(id).await.unwrap().unwrap();
         let forgotten = machine::forget(&seen, Token([4; 16]), machine::Force::Yes).unwrap();
         let change = Change { expected: Some(Revision(1)), ..insert(2, forgotten) };
         store.swap(id, change).await.unwrap();
-        assert_eq!(store.shard(id).due.len(), 1);
+        assert_eq!(due(&store, id), [clock.now()]);
         assert_eq!(store.reap(9).await.unwrap(), 1);
-        assert!(store.shard(id).due.is_empty() && store.shard(id).rows.is_empty());
+        assert!(due(&store, id).is_empty() && store.shard(id).rows.is_empty());
+    }
+
+    /// E06
+    #[tokio::test]
+    async fn a_row_that_moves_before_it_is_put_in_order_is_due_once() {
+        let clock = ManualClock::new();
+        let store = Memory::with_clock(clock.clone());
+        let (first, draft) = reservation();
+        store.swap(first, insert(1, draft.clone())).await.unwrap();
+        // More than are noted at once, all in one shard, so that some are put in order by the writes themselves.
+        let ids = (0..200_u8).map(|last| Id([&first.0[..31], &[last]].concat().try_into().unwrap()));
+        let others: Vec<_> = ids.filter(|id| *id != first).collect();
+        for id in &others {
+            store.swap(*id, insert(2, draft.clone())).await.unwrap();
+            clock.advance(Duration::from_millis(1));
+            let seen = store.load(*id).await.unwrap().unwrap();
+            let machine::Renewal::Write(renewed) = machine::renew(Some(&seen), Token([3; 16])) else {
+                panic!("an attempt that runs may renew")
+            };
+            let change = Change { expected: Some(Revision(2)), ..insert(3, renewed) };
+            store.swap(*id, change).await.unwrap();
+        }
+        let due = due(&store, first);
+        assert_eq!(due.len(), 1 + others.len());
+        assert!(due.is_sorted());
+        assert_eq!(due.last(), Some(&clock.now().plus(Policy::default().lease)));
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use onlyonce_core::machine;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{self, Record};
@@ -10,6 +10,7 @@ use onlyonce_core::time::Timestamp;
 
 use crate::body::Body;
 use crate::engine::Finished;
+use crate::headers;
 use crate::problem::{CREATED, EXPIRES, STORED};
 use crate::status::http_date;
 
@@ -27,21 +28,24 @@ pub(crate) fn replay<R>(record: &Record, policy: &Policy) -> Response<Body<R>> {
 /// many times as large, which a record would keep alive with them.
 pub(crate) fn compact(
     status: StatusCode,
-    mut headers: Vec<(HeaderName, HeaderValue)>,
+    headers: &HeaderMap,
     body: &Bytes,
+    policy: &Policy,
 ) -> record::Response {
-    let length = headers.iter().map(|(_, value)| value.len()).sum::<usize>() + body.len();
+    let mut kept = Vec::with_capacity(headers.len());
+    kept.extend(headers::kept(headers, policy));
+    let length = kept.iter().map(|(_, value)| value.len()).sum::<usize>() + body.len();
     let mut joined = BytesMut::with_capacity(length);
-    for (_, value) in &headers {
+    for (_, value) in &kept {
         joined.extend_from_slice(value.as_bytes());
     }
     joined.extend_from_slice(body);
     let mut body = joined.freeze();
-    for (_, value) in &mut headers {
-        if let Ok(copied) = HeaderValue::from_maybe_shared(body.split_to(value.len())) {
-            *value = copied;
-        }
-    }
+    let copied = kept.into_iter().map(|(name, value)| {
+        let copy = HeaderValue::from_maybe_shared(body.split_to(value.len()));
+        (name.clone(), copy.unwrap_or_else(|_| value.clone()))
+    });
+    let headers = copied.collect();
     record::Response { status: status.as_u16(), headers, body }
 }
 
@@ -114,13 +118,15 @@ mod tests {
     #[test]
     fn a_stored_answer_keeps_no_buffer_alive() {
         let buffer = Bytes::from(vec![b'x'; 8192]);
-        let headers = vec![
-            (CONTENT_TYPE, HeaderValue::from_maybe_shared(buffer.slice(..10)).expect("visible")),
-            (CACHE_CONTROL, HeaderValue::from_maybe_shared(buffer.slice(10..10)).expect("empty")),
-        ];
-        let stored = compact(StatusCode::CREATED, headers.clone(), &buffer.slice(100..250));
-        assert_eq!((stored.status, &stored.headers, &stored.body), (201, &headers, &buffer.slice(100..250)));
-        drop(headers);
+        let of_buffer = |range| HeaderValue::from_maybe_shared(buffer.slice(range)).expect("visible");
+        let headers = [(CONTENT_TYPE, of_buffer(0..10)), (CACHE_CONTROL, of_buffer(10..10))];
+        let all = headers.iter().cloned().collect();
+        let stored = compact(StatusCode::CREATED, &all, &buffer.slice(100..250), &Policy::default());
+        assert_eq!(
+            (stored.status, &stored.headers[..], &stored.body),
+            (201, &headers[..], &buffer.slice(100..250))
+        );
+        drop((headers, all));
         assert!(buffer.try_into_mut().is_ok(), "nobody else holds the buffer");
     }
 }

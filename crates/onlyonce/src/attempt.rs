@@ -1,13 +1,15 @@
 //! What a handler is told about its attempt, and what it may say about it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use onlyonce_core::key::Key;
 use onlyonce_core::outcome::{Said, SaidOutcome};
-use onlyonce_core::record::{Handle, Reason, downstream_key};
+use onlyonce_core::record::{Handle, Reason, Token, downstream_key};
 use onlyonce_core::scope::Scope;
+
+use crate::keyed::Keyed;
 
 /// The attempt a handler runs as: which one it is, and what to tell others about it.
 ///
@@ -31,45 +33,41 @@ use onlyonce_core::scope::Scope;
 /// # let _: Router = Router::new().route("/charges", post(charge));
 /// ```
 #[derive(Clone)]
-pub struct Attempt(Arc<Facts>);
-
-struct Facts {
+pub struct Attempt {
+    keyed: Arc<Keyed>,
+    token: Token,
     number: u32,
-    handle: Handle,
-    scope: Scope,
-    key: Key,
-    said: Mutex<Said>,
 }
 
 impl Attempt {
-    pub(crate) fn new(number: u32, handle: Handle, scope: Scope, key: Key) -> Self {
-        Self(Arc::new(Facts { number, handle, scope, key, said: Mutex::default() }))
+    pub(crate) fn new(keyed: Arc<Keyed>, token: Token, number: u32) -> Self {
+        Self { keyed, token, number }
     }
 
     /// Which attempt this is, from 1. Above 1, an earlier one was released or lost.
     pub fn number(&self) -> u32 {
-        self.0.number
+        self.number
     }
 
     /// What identifies this attempt to a probe, a webhook or the SQL function.
     pub fn handle(&self) -> Handle {
-        self.0.handle
+        Handle { id: self.keyed.id, token: self.token }
     }
 
     /// Whose key it is.
     pub fn scope(&self) -> &Scope {
-        &self.0.scope
+        &self.keyed.scope
     }
 
     /// The client's key.
     pub fn key(&self) -> &Key {
-        &self.0.key
+        &self.keyed.key
     }
 
     /// A key for a foreign call, the same on every attempt of this request: what makes effects `keyed`. Each call of a
     /// handler has a name of its own.
     pub fn downstream_key(&self, call: &str) -> String {
-        downstream_key(&self.0.scope, &self.0.key, call)
+        downstream_key(&self.keyed.scope, &self.keyed.key, call)
     }
 
     /// Says that the work was not done, whatever the status: the key is released, and the next request with it runs.
@@ -94,18 +92,14 @@ impl Attempt {
         self.said().keep_for = Some(retention);
     }
 
-    pub(crate) fn heard(&self) -> Said {
-        *self.said()
-    }
-
     fn said(&self) -> std::sync::MutexGuard<'_, Said> {
-        self.0.said.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keyed.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attempt").field("number", &self.0.number).field("id", &self.0.handle.id).finish()
+        f.debug_struct("Attempt").field("number", &self.number).field("id", &self.keyed.id).finish()
     }
 }
 

@@ -108,17 +108,17 @@ where
     if body.size_hint().lower() > bytes_max {
         return Ok(Read::Beyond(Body::passed(body)));
     }
-    let mut frames = VecDeque::new();
-    let mut length = 0_u64;
+    let mut pieces = Pieces::default();
     while let Some(frame) = next(&mut body).await? {
-        let is_trailers = frame.is_trailers();
-        length += frame.data_ref().map_or(0, |data| data.len() as u64);
-        frames.push_back(frame);
-        if is_trailers || length > bytes_max {
-            return Ok(Read::Beyond(Body::behind(frames, body)));
+        match frame.into_data() {
+            Ok(data) => pieces.push(data),
+            Err(trailers) => return Ok(Read::Beyond(Body::behind(pieces.frames(Some(trailers)), body))),
+        }
+        if pieces.length > bytes_max {
+            return Ok(Read::Beyond(Body::behind(pieces.frames(None), body)));
         }
     }
-    Ok(Read::Whole(joined(frames)))
+    Ok(Read::Whole(pieces.joined()))
 }
 
 /// Reads a request's body; none where it is above `bytes_max`. Its trailers are dropped, as any recipient may (RFC 9110,
@@ -130,32 +130,55 @@ where
     if body.size_hint().lower() > bytes_max {
         return Ok(None);
     }
-    let mut frames = VecDeque::new();
-    let mut length = 0_u64;
+    let mut pieces = Pieces::default();
     while let Some(frame) = next(&mut body).await? {
-        let Some(data) = frame.data_ref() else { continue };
-        length += data.len() as u64;
-        if length > bytes_max {
+        let Ok(data) = frame.into_data() else { continue };
+        pieces.push(data);
+        if pieces.length > bytes_max {
             return Ok(None);
         }
-        frames.push_back(frame);
     }
-    Ok(Some(joined(frames)))
+    Ok(Some(pieces.joined()))
 }
 
 async fn next<B: HttpBody<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Frame<Bytes>>, B::Error> {
     std::future::poll_fn(|cx| Poll::Ready(ready!(Pin::new(&mut *body).poll_frame(cx)).transpose())).await
 }
 
-/// One piece is passed on as it is; several are copied together once.
-fn joined(mut frames: VecDeque<Frame<Bytes>>) -> Bytes {
-    if frames.len() <= 1 {
-        return frames.pop_front().and_then(|frame| frame.into_data().ok()).unwrap_or_default();
+/// What has been read of a body. Most are one piece, which needs no list.
+#[derive(Default)]
+struct Pieces {
+    first: Bytes,
+    more: Vec<Bytes>,
+    length: u64,
+}
+
+impl Pieces {
+    fn push(&mut self, piece: Bytes) {
+        self.length += piece.len() as u64;
+        if self.first.is_empty() {
+            self.first = piece;
+        } else {
+            self.more.push(piece);
+        }
     }
-    let length = frames.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
-    let mut bytes = BytesMut::with_capacity(length);
-    for data in frames.iter().filter_map(Frame::data_ref) {
-        bytes.extend_from_slice(data);
+
+    /// One piece is passed on as it is; several are copied together once.
+    fn joined(self) -> Bytes {
+        if self.more.is_empty() {
+            return self.first;
+        }
+        let length = self.first.len() + self.more.iter().map(Bytes::len).sum::<usize>();
+        let mut bytes = BytesMut::with_capacity(length);
+        for piece in std::iter::once(&self.first).chain(&self.more) {
+            bytes.extend_from_slice(piece);
+        }
+        bytes.freeze()
     }
-    bytes.freeze()
+
+    /// As they came, with what came after them.
+    fn frames(self, last: Option<Frame<Bytes>>) -> VecDeque<Frame<Bytes>> {
+        let first = Some(self.first).filter(|first| !first.is_empty());
+        first.into_iter().chain(self.more).map(Frame::data).chain(last).collect()
+    }
 }

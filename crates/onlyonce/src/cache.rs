@@ -45,9 +45,9 @@ impl Cache {
     }
 
     /// A completed record that has not expired, and when the look began that it came from.
-    pub(crate) fn find(&self, id: &Id) -> Option<(Arc<Record>, Instant)> {
+    pub(crate) fn find(&self, id: &Id, now: Instant) -> Option<(Arc<Record>, Instant)> {
         let cached = self.0.get(id)?;
-        if Instant::now() < cached.until {
+        if now < cached.until {
             return Some((cached.record, cached.asked_at));
         }
         self.0.remove(id);

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use http::Method;
 use metrics::{Counter, Histogram, counter, histogram};
 use onlyonce_core::refusal::Refusal;
 
@@ -124,19 +125,55 @@ fn kept(counter: &OnceLock<Counter>, new: impl FnOnce() -> Counter) {
 }
 
 /// The counters of every route of a layer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ByRoute {
     /// Where the layer is one route's.
     only: Option<Arc<Counts>>,
     known: RwLock<HashMap<Arc<str>, Arc<Counts>>>,
+    /// What a router has named, by method and pattern: looked at without a lock, and put into words once.
+    named: Box<[OnceLock<Named>]>,
 }
+
+/// A pattern of a router's, under one method.
+#[derive(Debug)]
+struct Named {
+    method: Method,
+    pattern: Box<str>,
+    route: Arc<str>,
+    counts: Arc<Counts>,
+}
+
+/// A router has no more patterns than somebody has written; what finds no place is put into words for each request.
+const NAMED_MAX: usize = 64;
+/// In how many places a pattern is looked for.
+const PLACES: usize = 8;
 
 /// What paths are counted as that no router has named: a label must not grow with the traffic.
 const UNNAMED: &str = "other";
 
 impl ByRoute {
     pub(crate) fn only(route: Arc<str>) -> Self {
-        Self { only: Some(Arc::new(Counts::new(route))), known: RwLock::default() }
+        Self { only: Some(Arc::new(Counts::new(route))), ..Self::default() }
+    }
+
+    /// The route that a router's pattern makes with a method, and its counters.
+    pub(crate) fn named(&self, method: &Method, pattern: &str) -> (Arc<str>, Arc<Counts>) {
+        let first =
+            pattern.bytes().fold(method.as_str().len(), |sum, byte| sum * 31 % 8191 + usize::from(byte));
+        for place in first..first + PLACES {
+            let named = self.named[place % NAMED_MAX].get_or_init(|| self.name(method, pattern));
+            if named.method == *method && *named.pattern == *pattern {
+                return (named.route.clone(), named.counts.clone());
+            }
+        }
+        let named = self.name(method, pattern);
+        (named.route, named.counts)
+    }
+
+    fn name(&self, method: &Method, pattern: &str) -> Named {
+        let route: Arc<str> = format!("{method} {pattern}").into();
+        let counts = self.of(Some(&route));
+        Named { method: method.clone(), pattern: pattern.into(), route, counts }
     }
 
     /// The counters of `route`, which a router has named; of everything it has not, where none.
@@ -151,6 +188,13 @@ impl ByRoute {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let name: Arc<str> = name.into();
         known.entry(name.clone()).or_insert_with(|| Arc::new(Counts::new(name))).clone()
+    }
+}
+
+impl Default for ByRoute {
+    fn default() -> Self {
+        let named = (0..NAMED_MAX).map(|_| OnceLock::new()).collect();
+        Self { only: None, known: RwLock::default(), named }
     }
 }
 

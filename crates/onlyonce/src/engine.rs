@@ -53,7 +53,7 @@ pub struct Engine {
     writes: Breaker,
     pub(crate) cache: Cache,
     pub(crate) trust: Trust,
-    flights: Arc<Flights>,
+    flights: Flights,
     pub(crate) watches: Watches,
     pub(crate) tasks: Tasks,
     pub(crate) times: Times,
@@ -82,6 +82,16 @@ pub(crate) enum Finished {
     NotWritten,
 }
 
+/// How an attempt ended, for as long as it takes to be written.
+#[derive(Clone, Copy)]
+pub(crate) struct Ending<'a> {
+    pub(crate) handle: &'a Handle,
+    pub(crate) outcome: &'a Outcome,
+    /// Who flies it on this node, where that is known.
+    pub(crate) pilot: Option<&'a Pilot>,
+    pub(crate) store_timeout: Duration,
+}
+
 /// What the store showed, and when this node asked it.
 struct Look {
     seen: Option<Seen>,
@@ -90,8 +100,8 @@ struct Look {
 
 impl Look {
     /// Nobody has looked yet: the insert itself will.
-    fn none() -> Self {
-        Self { seen: None, asked_at: Instant::now() }
+    fn none(asked_at: Instant) -> Self {
+        Self { seen: None, asked_at }
     }
 }
 
@@ -104,7 +114,7 @@ impl Engine {
             writes: Breaker::default(),
             cache: Cache::new(),
             trust: Trust::none(),
-            flights: Arc::new(Flights::new()),
+            flights: Flights::new(),
             watches: Watches::default(),
             tasks: Tasks::default(),
             times: Times::default(),
@@ -128,16 +138,31 @@ impl Engine {
         self.flights.find(id)
     }
 
-    /// May this request run? `Err` where the store does not answer.
-    pub(crate) async fn begin(self: &Arc<Self>, id: Id, request: &Request<'_>) -> Result<Begun, Error> {
-        self.learn_epoch();
-        if let Some(record) = self.cached(&id) {
+    /// May this request run? Asked now, at `asked_at`. `Err` where the store does not answer.
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        id: &Id,
+        request: &Request<'_>,
+        asked_at: Instant,
+    ) -> Result<Begun, Error> {
+        let asked_at = self.learn_epoch(asked_at);
+        if let Some(record) = self.cached(id, asked_at) {
             return Ok(answered_from(&record, request));
         }
-        let flight = match self.flights.board(id) {
-            Boarding::Pilot(pilot) => return self.take_off(id, request, pilot).await,
-            Boarding::Passenger(flight) => flight,
-        };
+        match self.flights.board(id) {
+            Boarding::Pilot(pilot) => self.take_off(id, request, pilot, asked_at).await,
+            // Apart: who takes off has no need of the room for it.
+            Boarding::Passenger(flight) => Box::pin(self.follow(id, request, flight)).await,
+        }
+    }
+
+    /// A request that finds another in the air.
+    async fn follow(
+        self: &Arc<Self>,
+        id: &Id,
+        request: &Request<'_>,
+        flight: Arc<Flight>,
+    ) -> Result<Begun, Error> {
         match flight.answered().await {
             // A record that was forgotten while it ran is free again, also on the node where it ran.
             Leg::Running(_, at) if self.was_raised_since(at) => self.look_and_begin(id, request).await,
@@ -154,18 +179,21 @@ impl Engine {
     }
 
     /// A copy of a completed record that may be used.
-    fn cached(self: &Arc<Self>, id: &Id) -> Option<Arc<Record>> {
-        let (record, asked_at) = self.cache.find(id)?;
-        self.may_trust(asked_at).then_some(record)
+    fn cached(self: &Arc<Self>, id: &Id, now: Instant) -> Option<Arc<Record>> {
+        let (record, asked_at) = self.cache.find(id, now)?;
+        self.may_trust(asked_at, now).then_some(record)
     }
 
-    /// The first request with this key on this node.
-    async fn take_off(self: &Arc<Self>, id: Id, request: &Request<'_>, pilot: Pilot) -> Result<Begun, Error> {
-        // The flight before may have landed between the look into the cache and boarding.
-        if let Some(record) = self.cached(&id) {
-            return Ok(answered_from(&record, request));
-        }
-        match self.reserve(id, request, Look::none(), Some(pilot)).await {
+    /// The first request with this key on this node. Where the flight before has landed since the look into the cache, the
+    /// insert finds what it left behind.
+    async fn take_off(
+        self: &Arc<Self>,
+        id: &Id,
+        request: &Request<'_>,
+        pilot: Pilot,
+        asked_at: Instant,
+    ) -> Result<Begun, Error> {
+        match self.reserve(id, request, Look::none(asked_at), Some(pilot)).await {
             Err((error, Some(pilot))) => {
                 pilot.failed(store_unavailable());
                 Err(error)
@@ -176,68 +204,76 @@ impl Engine {
     }
 
     /// A request that found another in the air, and found it landed or out of date.
-    async fn look_and_begin(self: &Arc<Self>, id: Id, request: &Request<'_>) -> Result<Begun, Error> {
-        if let Some(record) = self.cached(&id) {
+    async fn look_and_begin(self: &Arc<Self>, id: &Id, request: &Request<'_>) -> Result<Begun, Error> {
+        let asked_at = Instant::now();
+        if let Some(record) = self.cached(id, asked_at) {
             return Ok(answered_from(&record, request));
         }
         let pilot = match self.flights.board(id) {
             Boarding::Pilot(pilot) => Some(pilot),
             Boarding::Passenger(_) => None,
         };
-        let asked_at = Instant::now();
         let seen = self.load(id, request.policy.store_timeout).await?;
         if let Some(seen) = &seen {
-            self.cache.keep(id, seen, asked_at);
+            self.cache.keep(*id, seen, asked_at);
         }
         self.reserve(id, request, Look { seen, asked_at }, pilot).await.map_err(|(error, _)| error)
     }
 
     /// Decides on what is seen and writes, until one or the other is final. The pilot comes back with an error.
-    async fn reserve(
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for each of its arguments twice")]
+    fn reserve(
         self: &Arc<Self>,
-        id: Id,
+        id: &Id,
         request: &Request<'_>,
         mut look: Look,
         mut pilot: Option<Pilot>,
-    ) -> Result<Begun, (Error, Option<Pilot>)> {
-        for _ in 0..SWAPS_MAX {
-            let expected = look.seen.as_ref().map(|seen| seen.revision);
-            let (draft, begins) = match machine::decide(look.seen.as_ref(), request) {
-                Decision::Begin(draft) => (draft, true),
-                Decision::Settle(draft) => (draft, false),
-                Decision::Replay => {
-                    let seen = look.seen.expect("a replay is decided on a record that was seen");
-                    return Ok(Begun::Replay(seen.record));
-                }
-                Decision::Refuse(refusal) => return Ok(Begun::Refuse(refusal, expected)),
-            };
-            let asked_at = Instant::now();
-            self.look_at_epoch(asked_at);
-            failpoint!("begin.before");
-            let swapped = self.swap(id, expected, draft, request.policy.store_timeout).await;
-            failpoint!("begin.after");
-            match swapped {
-                Ok(Swapped::Applied(seen)) if begins => {
-                    // The attempt's time counts from the look it was decided on: what that look allowed, such as one
-                    // more try while downstream remembers, must still hold when the attempt ends.
-                    return Ok(Begun::Run(Box::new(Lease::new(id, seen, look.asked_at, pilot))));
-                }
-                Ok(Swapped::Applied(seen)) => look = Look { seen: Some(seen), asked_at },
-                Ok(Swapped::Lost(seen)) => {
-                    if let Some(seen) = &seen {
-                        self.cache.keep(id, seen, asked_at);
+    ) -> impl Future<Output = Result<Begun, (Error, Option<Pilot>)>> {
+        async move {
+            for _ in 0..SWAPS_MAX {
+                let expected = look.seen.as_ref().map(|seen| seen.revision);
+                let (draft, begins) = match machine::decide(look.seen.as_ref(), request) {
+                    Decision::Begin(draft) => (draft, true),
+                    Decision::Settle(draft) => (draft, false),
+                    Decision::Replay => {
+                        let seen = look.seen.expect("a replay is decided on a record that was seen");
+                        return Ok(Begun::Replay(seen.record));
                     }
-                    look = Look { seen, asked_at };
-                }
-                Err(error) => {
-                    if begins && !error.wrote_nothing() {
-                        self.give_back(Handle { id, token: request.token }, expected, request.policy);
+                    Decision::Refuse(refusal) => return Ok(Begun::Refuse(refusal, expected)),
+                };
+                // Where nobody has looked, this is the look, and nothing has taken any time yet.
+                let asked_at = if expected.is_some() { Instant::now() } else { look.asked_at };
+                self.look_at_epoch(asked_at);
+                failpoint!("begin.before");
+                let swapped = self.swap(id, expected, draft, request.policy.store_timeout).await;
+                failpoint!("begin.after");
+                match swapped {
+                    Ok(Swapped::Applied(seen)) if begins => {
+                        // The attempt's time counts from the look it was decided on: what that look allowed, such as one
+                        // more try while downstream remembers, must still hold when the attempt ends.
+                        return Ok(Begun::Run(Box::new(Lease::new(*id, seen, look.asked_at, pilot))));
                     }
-                    return Err((error, pilot.take()));
+                    Ok(Swapped::Applied(seen)) => look = Look { seen: Some(seen), asked_at },
+                    Ok(Swapped::Lost(seen)) => {
+                        if let Some(seen) = &seen {
+                            self.cache.keep(*id, seen, asked_at);
+                        }
+                        look = Look { seen, asked_at };
+                    }
+                    Err(error) => {
+                        if begins && !error.wrote_nothing() {
+                            self.give_back(
+                                Handle { id: *id, token: request.token },
+                                expected,
+                                request.policy,
+                            );
+                        }
+                        return Err((error, pilot.take()));
+                    }
                 }
             }
+            Err((contended(), pilot))
         }
-        Err((contended(), pilot))
     }
 
     /// A reservation whose answer was lost may still have been written, or be written yet. Nothing was sent, and only
@@ -250,13 +286,16 @@ impl Engine {
         self.tasks.spawn(async move {
             let mut pause = PAUSE;
             while Instant::now() < over {
-                let given_back = match engine.load(handle.id, store_timeout).await {
+                let given_back = match engine.load(&handle.id, store_timeout).await {
                     // As it was before: the reservation may be on its way still, or wait there for whoever holds the row.
                     Ok(seen) if seen.as_ref().map(|seen| seen.revision) == expected => {
                         Instant::now() >= unchanged_after
                     }
                     // Another's record, or our own that has been given back: either way nothing of ours is open.
-                    Ok(seen) => engine.write_outcome(&handle, seen, &outcome, store_timeout).await.is_ok(),
+                    Ok(seen) => {
+                        let given = Ending { handle: &handle, outcome: &outcome, pilot: None, store_timeout };
+                        engine.write_outcome(&given, seen, Instant::now()).await.is_ok()
+                    }
                     Err(_) => false,
                 };
                 if given_back {
@@ -280,7 +319,7 @@ impl Engine {
             let Renewal::Write(draft) = machine::renew(seen.as_ref(), handle.token) else { return Ok(None) };
             let expected = seen.as_ref().map(|seen| seen.revision);
             failpoint!("renew.before");
-            let swapped = self.swap(handle.id, expected, draft, store_timeout).await?;
+            let swapped = self.swap(&handle.id, expected, draft, store_timeout).await?;
             failpoint!("renew.after");
             match swapped {
                 Swapped::Applied(now) => return Ok(Some(now)),
@@ -297,16 +336,32 @@ impl Engine {
         lease: Box<Lease>,
         outcome: Outcome,
         store_timeout: Duration,
+        asked_at: Instant,
     ) -> Finished {
-        let tried = self.try_finish(&lease.handle, Some(lease.seen()), &outcome, store_timeout);
-        if let Some(finished) = within(store_timeout, tried).await {
-            return finished;
+        let ending = lease.ending(&outcome, store_timeout);
+        let written = self.write_outcome(&ending, Some(lease.seen()), asked_at);
+        match within(store_timeout, written).await {
+            Some(Ok(finished)) => return finished,
+            Some(Err(error)) => {
+                not_written(&ending, &error);
+                // Apart: hardly anybody has need of the room for it.
+                let tried = Box::pin(async {
+                    sleep(PAUSE).await;
+                    self.try_finish(ending, Instant::now()).await
+                });
+                let left = store_timeout.saturating_sub(asked_at.elapsed());
+                if let Some(finished) = within(left, tried).await {
+                    return finished;
+                }
+            }
+            None => {}
         }
         let engine = self.clone();
         self.tasks.spawn(async move {
             // Duplicates here find it in the air until the truth is written, or the lease decides.
-            let left = lease.deadline.saturating_duration_since(Instant::now());
-            let tried = engine.try_finish(&lease.handle, None, &outcome, store_timeout);
+            let asked_at = Instant::now();
+            let left = lease.deadline.saturating_duration_since(asked_at);
+            let tried = engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
             if within(left, tried).await.is_none() {
                 tracing::error!(record = %lease.handle.id, "the outcome could not be written before the deadline; it will be unknown");
             }
@@ -314,43 +369,32 @@ impl Engine {
         Finished::NotWritten
     }
 
-    /// Tries until the store has answered.
-    async fn try_finish(
-        &self,
-        handle: &Handle,
-        mut seen: Option<Seen>,
-        outcome: &Outcome,
-        store_timeout: Duration,
-    ) -> Finished {
+    /// Looks and writes until the store has answered.
+    async fn try_finish(&self, ending: Ending<'_>, mut asked_at: Instant) -> Finished {
         let mut pause = PAUSE;
         loop {
-            let looked = match seen.take() {
-                Some(seen) => Ok(Some(seen)),
-                None => self.load(handle.id, store_timeout).await,
-            };
-            let written = match looked {
-                Ok(seen) => self.write_outcome(handle, seen, outcome, store_timeout).await,
+            let written = match self.load(&ending.handle.id, ending.store_timeout).await {
+                Ok(seen) => self.write_outcome(&ending, seen, asked_at).await,
                 Err(error) => Err(error),
             };
             match written {
                 Ok(finished) => return finished,
-                Err(error) => {
-                    tracing::warn!(record = %handle.id, error = %chain(&error), "the outcome is not written yet");
-                }
+                Err(error) => not_written(&ending, &error),
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
+            asked_at = Instant::now();
         }
     }
 
     /// Writes the outcome while the token is still its own: a renewal in between is no reason to lose.
     async fn write_outcome(
         &self,
-        handle: &Handle,
+        ending: &Ending<'_>,
         mut seen: Option<Seen>,
-        outcome: &Outcome,
-        store_timeout: Duration,
+        mut asked_at: Instant,
     ) -> Result<Finished, Error> {
+        let Ending { handle, outcome, pilot, store_timeout } = *ending;
         for _ in 0..SWAPS_MAX {
             let draft = match (machine::finish(seen.as_ref(), handle.token, outcome), seen.as_ref()) {
                 (Finish::Write(draft), _) => draft,
@@ -361,15 +405,16 @@ impl Engine {
                     return Ok(Finished::Superseded(seen));
                 }
             };
-            let asked_at = Instant::now();
             let expected = seen.as_ref().map(|seen| seen.revision);
             failpoint!("finish.before");
-            let swapped = self.swap(handle.id, expected, draft, store_timeout).await?;
+            let swapped = self.swap(&handle.id, expected, draft, store_timeout).await?;
             failpoint!("finish.after");
             match swapped {
                 Swapped::Applied(now) => {
                     // Most answers are never asked for again. Whoever waits for this one is about to.
-                    if self.flights.has_passengers(&handle.id) {
+                    let has_passengers =
+                        pilot.map_or_else(|| self.flights.has_passengers(&handle.id), Pilot::has_passengers);
+                    if has_passengers {
                         self.cache.keep(handle.id, &now, asked_at);
                     }
                     return Ok(match outcome {
@@ -379,26 +424,29 @@ impl Engine {
                         Outcome::Completed { .. } | Outcome::DidNotRun { .. } => Finished::Written(now),
                     });
                 }
-                Swapped::Lost(now) => seen = now,
+                Swapped::Lost(now) => {
+                    seen = now;
+                    asked_at = Instant::now();
+                }
             }
         }
         Err(contended())
     }
 
     /// The record as the store has it.
-    pub(crate) async fn load(&self, id: Id, store_timeout: Duration) -> Result<Option<Seen>, Error> {
-        self.guarded(Operation::Load, store_timeout, self.store.load(id)).await
+    pub(crate) async fn load(&self, id: &Id, store_timeout: Duration) -> Result<Option<Seen>, Error> {
+        self.guarded(Operation::Load, store_timeout, self.store.load(*id)).await
     }
 
     pub(crate) async fn swap(
         &self,
-        id: Id,
+        id: &Id,
         expected: Option<Revision>,
         next: Box<Draft>,
         store_timeout: Duration,
     ) -> Result<Swapped, Error> {
         let change = Change { expected, revision: Revision(rand::random()), next, messages: Vec::new() };
-        let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(id, change)).await;
+        let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(*id, change)).await;
         self.trouble.heard(swapped.as_ref().err().filter(|error| error.kind() != ErrorKind::Busy));
         let swapped = swapped?;
         if matches!(&swapped, Swapped::Applied(seen) if machine::is_unknown(&seen.record)) {
@@ -469,6 +517,10 @@ impl<F: Future> Future for Within<F> {
         // A future that spends all that tokio lets a task do in one go must not keep the time-out from being looked at.
         pin!(unconstrained(over.as_mut())).poll(cx).map(|()| None)
     }
+}
+
+fn not_written(ending: &Ending<'_>, error: &Error) {
+    tracing::warn!(record = %ending.handle.id, error = %chain(error), "the outcome is not written yet");
 }
 
 /// A completed record answers without the store: it does not change while it is kept.

@@ -118,8 +118,7 @@ fn nanos(span: Duration) -> u64 {
 
 impl Engine {
     /// Whether a copy from a look that was asked at `asked_at` may be used without asking again.
-    pub(crate) fn may_trust(self: &Arc<Self>, asked_at: Instant) -> bool {
-        let now = Instant::now();
+    pub(crate) fn may_trust(self: &Arc<Self>, asked_at: Instant, now: Instant) -> bool {
         self.look_at_epoch(now);
         self.trust.holds(asked_at, now)
     }
@@ -130,11 +129,14 @@ impl Engine {
         self.trust.was_raised_since(asked_at)
     }
 
-    /// Learns the epoch before anything is copied: what came before the first look may be used by nobody.
-    pub(crate) fn learn_epoch(self: &Arc<Self>) {
-        if self.trust.is_unknown() {
-            self.look_at_epoch(Instant::now());
+    /// Learns the epoch before anything is copied: what came before the first look may be used by nobody, so whoever looks
+    /// asks after it. Says since when is asked.
+    pub(crate) fn learn_epoch(self: &Arc<Self>, asked_at: Instant) -> Instant {
+        if !self.trust.is_unknown() {
+            return asked_at;
         }
+        self.look_at_epoch(asked_at);
+        Instant::now()
     }
 
     /// Looks at the epoch where that is due. A store in this process answers at once, and any other in the background.

@@ -21,11 +21,13 @@ use crate::cache::ById;
 /// Enough shards that two cores seldom meet at one.
 const SHARDS: usize = 64;
 
-type Shard = HashMap<Id, Arc<Flight>, ById>;
+/// Those in the air whose ids end alike. Each shard is counted on its own: on one count for all of them, every request of
+/// every core would wait.
+type Shard = Arc<Mutex<HashMap<Id, Arc<Flight>, ById>>>;
 
 #[derive(Debug)]
 pub(crate) struct Flights {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Shard]>,
 }
 
 /// One request under way on this node.
@@ -58,33 +60,39 @@ pub(crate) enum Boarding {
 
 impl Flights {
     pub(crate) fn new() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
     }
 
-    pub(crate) fn board(self: &Arc<Self>, id: Id) -> Boarding {
-        match self.shard(&id).entry(id) {
+    pub(crate) fn board(&self, id: &Id) -> Boarding {
+        let shard = self.shard(id);
+        match lock(shard).entry(*id) {
             Entry::Occupied(entry) => Boarding::Passenger(entry.get().clone()),
             Entry::Vacant(entry) => {
                 let flight = Arc::new(Flight { leg: Mutex::new(Leg::Asking), changed: Notify::new() });
                 entry.insert(flight.clone());
-                Boarding::Pilot(Pilot { flights: self.clone(), id, flight })
+                Boarding::Pilot(Pilot { shard: shard.clone(), id: *id, flight })
             }
         }
     }
 
     pub(crate) fn find(&self, id: &Id) -> Option<Arc<Flight>> {
-        self.shard(id).get(id).cloned()
+        lock(self.shard(id)).get(id).cloned()
     }
 
     /// Whether anybody but its pilot and this table looks at what is in the air.
     pub(crate) fn has_passengers(&self, id: &Id) -> bool {
-        self.shard(id).get(id).is_some_and(|flight| Arc::strong_count(flight) > 2)
+        lock(self.shard(id)).get(id).is_some_and(has_passengers)
     }
 
-    fn shard(&self, id: &Id) -> MutexGuard<'_, Shard> {
+    fn shard(&self, id: &Id) -> &Shard {
         // The hash of the map takes the first bytes; the shard takes the last.
-        lock(&self.shards[usize::from(id.0[31]) % SHARDS])
+        &self.shards[usize::from(id.0[31]) % SHARDS]
     }
+}
+
+/// Whether anybody but its pilot and the table holds it.
+fn has_passengers(flight: &Arc<Flight>) -> bool {
+    Arc::strong_count(flight) > 2
 }
 
 impl Flight {
@@ -104,15 +112,22 @@ impl Flight {
     pub(crate) async fn landed(&self) {
         loop {
             let changed = self.changed.notified();
-            match self.leg() {
-                Leg::Asking | Leg::Running(..) => changed.await,
-                Leg::Failed(_) | Leg::Landed => return,
+            if self.has_ended() {
+                return;
             }
+            changed.await;
         }
     }
 
-    pub(crate) fn leg(&self) -> Leg {
+    fn leg(&self) -> Leg {
         lock(&self.leg).clone()
+    }
+
+    fn has_ended(&self) -> bool {
+        match &*lock(&self.leg) {
+            Leg::Asking | Leg::Running(..) => false,
+            Leg::Failed(_) | Leg::Landed => true,
+        }
     }
 }
 
@@ -125,7 +140,7 @@ pub(crate) fn carried_on(seen: &Seen, at: Instant) -> Seen {
 /// Who flies. Dropping it lands the flight, whatever became of it, so no duplicate waits for nobody.
 #[derive(Debug)]
 pub(crate) struct Pilot {
-    flights: Arc<Flights>,
+    shard: Shard,
     id: Id,
     flight: Arc<Flight>,
 }
@@ -139,13 +154,18 @@ impl Pilot {
         }
     }
 
+    /// Whether anybody else looks at what is in the air.
+    pub(crate) fn has_passengers(&self) -> bool {
+        has_passengers(&self.flight)
+    }
+
     /// The store could not be asked: whoever waits for its answer gets this one.
     pub(crate) fn failed(self, refusal: Refusal) {
         self.end(Leg::Failed(refusal));
     }
 
     fn end(&self, leg: Leg) {
-        self.flights.shard(&self.id).remove(&self.id);
+        lock(&self.shard).remove(&self.id);
         *lock(&self.flight.leg) = leg;
         self.flight.changed.notify_waiters();
     }
@@ -153,8 +173,7 @@ impl Pilot {
 
 impl Drop for Pilot {
     fn drop(&mut self) {
-        let has_ended = matches!(*lock(&self.flight.leg), Leg::Failed(_) | Leg::Landed);
-        if !has_ended {
+        if !self.flight.has_ended() {
             self.end(Leg::Landed);
         }
     }

@@ -42,13 +42,13 @@ impl Engine {
     }
 
     async fn forget_record(&self, id: Id, force: Force) -> Result<Forgotten, Error> {
-        let mut seen = self.load(id, STORE_TIMEOUT).await?;
+        let mut seen = self.load(&id, STORE_TIMEOUT).await?;
         for _ in 0..SWAPS_MAX {
             let Some(found) = &seen else { return Ok(Forgotten::Absent) };
             let Some(draft) = machine::forget(found, fresh_token(), force) else {
                 return Ok(Forgotten::Running);
             };
-            match self.swap(id, Some(found.revision), draft, STORE_TIMEOUT).await? {
+            match self.swap(&id, Some(found.revision), draft, STORE_TIMEOUT).await? {
                 Swapped::Applied(_) => return Ok(Forgotten::Done),
                 Swapped::Lost(now) => seen = now,
             }

@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 
 use crate::body::Body;
 use crate::headers;
-use crate::task::Tasks;
+use crate::keyed::Keyed;
 
 pin_project! {
     /// The answer to come. Dropped while an attempt is under way, the attempt goes on without it: a client that hangs
@@ -29,22 +29,22 @@ pin_project! {
         /// Answered already.
         Answered { response: Option<Response<Body<R>>> },
         /// Ours.
-        Keyed { keyed: Keyed<R, E> },
+        Ours { ours: Ours<R, E> },
     }
 }
 
 type Answering<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
 
-/// A keyed request under way. Only while it must not be lost does it outlive its client.
-struct Keyed<R: 'static, E: 'static> {
+/// A request under way that we answer. A keyed one outlives its client, while it must not be lost.
+struct Ours<R: 'static, E: 'static> {
     future: Option<Answering<R, E>>,
-    hold: Hold,
-    tasks: Tasks,
+    /// None for a question about a key, which may end at any time.
+    keyed: Option<Arc<Keyed>>,
 }
 
 /// Whether a request must be carried on without its client: from before the reservation until the outcome is written.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Hold(Arc<AtomicBool>);
+#[derive(Debug, Default)]
+pub(crate) struct Hold(AtomicBool);
 
 impl Hold {
     pub(crate) fn set(&self, must_go_on: bool) {
@@ -67,12 +67,17 @@ impl<F, R, E> ResponseFuture<F, R, E> {
 }
 
 impl<F, R, E> ResponseFuture<F, R, E> {
+    /// The answer to a keyed request.
     pub(crate) fn keyed(
         future: impl Future<Output = Result<Response<Body<R>>, E>> + Send + 'static,
-        hold: Hold,
-        tasks: Tasks,
+        keyed: Arc<Keyed>,
     ) -> Self {
-        Self { way: Way::Keyed { keyed: Keyed { future: Some(Box::pin(future)), hold, tasks } } }
+        Self { way: Way::Ours { ours: Ours { future: Some(Box::pin(future)), keyed: Some(keyed) } } }
+    }
+
+    /// The answer to a question about a key.
+    pub(crate) fn told(future: impl Future<Output = Result<Response<Body<R>>, E>> + Send + 'static) -> Self {
+        Self { way: Way::Ours { ours: Ours { future: Some(Box::pin(future)), keyed: None } } }
     }
 }
 
@@ -92,21 +97,22 @@ where
             WayProjected::Answered { response } => {
                 Poll::Ready(Ok(response.take().expect("a future is not polled again once it is ready")))
             }
-            WayProjected::Keyed { keyed } => {
-                let future = keyed.future.as_mut().expect("a future is not polled again once it is ready");
+            WayProjected::Ours { ours } => {
+                let future = ours.future.as_mut().expect("a future is not polled again once it is ready");
                 let answered = ready!(future.as_mut().poll(cx));
-                keyed.future = None;
+                ours.future = None;
                 Poll::Ready(answered)
             }
         }
     }
 }
 
-impl<R, E> Drop for Keyed<R, E> {
+impl<R, E> Drop for Ours<R, E> {
     fn drop(&mut self) {
         let Some(future) = self.future.take() else { return };
-        if self.hold.is_set() {
-            self.tasks.spawn_answering(future);
+        let held = self.keyed.as_ref().filter(|keyed| keyed.hold.is_set());
+        if let Some(keyed) = held {
+            keyed.engine().tasks.spawn_answering(future);
         }
     }
 }

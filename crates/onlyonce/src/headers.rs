@@ -67,13 +67,35 @@ fn drop_where(headers: &mut HeaderMap, drops: impl Fn(&HeaderName) -> bool) {
     }
 }
 
-/// What a replay repeats, of headers that have been cleaned. The length follows from the body.
-pub(crate) fn kept(headers: &HeaderMap, policy: &Policy) -> Vec<(HeaderName, HeaderValue)> {
+/// Headers as small as they can be held, which is less than half: a map has room to grow and to be searched.
+pub(crate) type Folded = Box<[(HeaderName, HeaderValue)]>;
+
+/// Every header in its order, of whoever waits and may yet need them.
+pub(crate) fn fold(headers: HeaderMap) -> Folded {
+    let mut folded = Vec::with_capacity(headers.len());
+    for (name, value) in headers {
+        // The map names only the first of several values of one name.
+        let name = name.or_else(|| folded.last().map(|(last, _): &(HeaderName, _)| last.clone()));
+        folded.extend(name.map(|name| (name, value)));
+    }
+    folded.into_boxed_slice()
+}
+
+/// The headers that were folded.
+pub(crate) fn unfold(folded: Folded) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(folded.len());
+    for (name, value) in folded {
+        headers.append(name, value);
+    }
     headers
-        .iter()
-        .filter(|(name, _)| **name != CONTENT_LENGTH && !policy.not_replayed.contains(name))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
+}
+
+/// What a replay repeats, of headers that have been cleaned. The length follows from the body.
+pub(crate) fn kept<'a>(
+    headers: &'a HeaderMap,
+    policy: &'a Policy,
+) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
+    headers.iter().filter(|(name, _)| **name != CONTENT_LENGTH && !policy.not_replayed.contains(name))
 }
 
 /// What the handler says of its own answer, in headers.
@@ -156,6 +178,21 @@ mod tests {
         assert_eq!(said.outcome, Some(SaidOutcome::Unknown(Reason::Said)));
     }
 
+    #[test]
+    fn what_was_folded_is_what_it_was() {
+        let mut all = headers(&[("x-b", "1"), ("host", "here"), ("x-a", "2"), ("x-b", "3")]);
+        all.append("x-b", HeaderValue::from_static("4"));
+        all.append("host", HeaderValue::from_static("there"));
+        all.remove("x-a");
+        let mut secret = HeaderValue::from_static("hunter2");
+        secret.set_sensitive(true);
+        all.insert("authorization", secret);
+        let unfolded = unfold(fold(all.clone()));
+        assert_eq!(unfolded.iter().collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
+        assert_eq!(unfolded, all);
+        assert!(unfolded["authorization"].is_sensitive());
+    }
+
     /// P04
     #[test]
     fn what_is_about_one_connection_or_one_moment_is_not_kept() {
@@ -174,10 +211,8 @@ mod tests {
         all.append("x-mine", HeaderValue::from_static("2"));
         let policy = Policy::default();
         clean(&mut all, &policy);
-        let mut kept: Vec<_> = kept(&all, &policy)
-            .into_iter()
-            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
-            .collect();
+        let mut kept: Vec<_> =
+            kept(&all, &policy).map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
         // Among different names order says nothing; the sort is stable for equal ones, so theirs still counts.
         kept.sort_by_key(|line| line.split(':').next().map(str::to_owned));
         assert_eq!(kept, ["content-type: text/plain", "x-mine: 1", "x-mine: 2"]);

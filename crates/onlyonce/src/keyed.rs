@@ -14,7 +14,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use onlyonce_core::key::Key;
 use onlyonce_core::machine::{self, Admission};
 use onlyonce_core::outcome::{Meaning, Outcome, Said, meaning};
 use onlyonce_core::policy::{InFlight, Policy, StoreDown};
-use onlyonce_core::record::{Handle, Id, Reason, Record};
+use onlyonce_core::record::{Id, Reason, Record, Revision};
 use onlyonce_core::refusal::{NoAnswer, Refusal};
 use onlyonce_core::scope::Scope;
 use onlyonce_store::{Error, ErrorKind, failpoint};
@@ -47,15 +47,37 @@ use crate::status::Question;
 use crate::wait::Waited;
 use crate::{answer, headers, problem, status};
 
-/// A request that is ours: it has a key and a caller.
+/// A request that is ours: it has a key and a caller. One allocation, shared by whoever answers it, by whoever would carry
+/// it on, and by the attempt that its handler is given.
 pub(crate) struct Keyed {
-    pub(crate) engine: Arc<Engine>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) hold: Hold,
+    pub(crate) id: Id,
     pub(crate) scope: Scope,
     pub(crate) key: Key,
     pub(crate) route: Arc<str>,
     pub(crate) counts: Arc<Counts>,
+    /// What the handler has said of its attempt.
+    pub(crate) said: Mutex<Said>,
+}
+
+/// The request itself, and who would run it. Boxed: it is several hundred bytes, and goes from hand to hand.
+pub(crate) struct Call<S> {
+    pub(crate) inner: S,
+    pub(crate) parts: Parts,
+    /// Empty until it has been read.
+    pub(crate) body: Bytes,
+}
+
+impl<S> Call<S> {
+    /// Makes the call. It is made once, and takes the request with it.
+    fn made<B, R>(self: Box<Self>) -> S::Future
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>>,
+    {
+        let Self { mut inner, parts, body } = *self;
+        inner.call(Request::from_parts(parts, Body::whole(body)))
+    }
 }
 
 /// What is to be done with a request, once the store has been asked.
@@ -75,10 +97,9 @@ enum Way {
 /// none holds the room for the others, and each box is small enough for an allocator's fastest path.
 #[expect(clippy::manual_async_fn, reason = "an async fn has room for each of its arguments twice")]
 pub(crate) fn answer<S, B, R>(
-    keyed: Keyed,
-    parts: Parts,
+    keyed: Arc<Keyed>,
+    mut call: Box<Call<S>>,
     body: B,
-    inner: S,
 ) -> impl Future<Output = Result<Response<Body<R>>, S::Error>>
 where
     S: Service<Request<Body<B>>, Response = Response<R>>,
@@ -87,7 +108,7 @@ where
 {
     async move {
         let bytes_max = keyed.policy().request_bytes_max;
-        let body = match read_request(body, bytes_max).await {
+        call.body = match read_request(body, bytes_max).await {
             Ok(Some(bytes)) => bytes,
             Ok(None) => {
                 keyed.counts.request(Decision::Limited);
@@ -96,7 +117,27 @@ where
             Err(_) => return Ok(answer::unreadable()),
         };
         let began = Instant::now();
-        match keyed.way(&parts, &body).await {
+        let mut asked_at = began;
+        // Begins, and waits and begins again, until there is an answer.
+        let way = loop {
+            // From here on a reservation may be on its way to the store: it is not left alone there.
+            keyed.hold.set(true);
+            let (refusal, refused_on) = match Box::pin(keyed.begin(&call.parts, &call.body, asked_at)).await {
+                Ok(Begun::Run(lease)) => break Way::Run(lease),
+                Ok(Begun::Replay(record)) => break Way::Replay(record),
+                Ok(Begun::Refuse(refusal, refused_on)) => (refusal, refused_on),
+                Err(error) => break keyed.without_store(&error),
+            };
+            keyed.hold.set(false);
+            let patience = patience(&refusal, &call.parts.headers, keyed.policy());
+            let until = patience.map(|patience| began + patience).filter(|until| Instant::now() < *until);
+            let Some(until) = until else { break keyed.given_up(refusal) };
+            match Box::pin(keyed.wait(&mut call.parts.headers, refused_on, until)).await {
+                Waited::Changed => asked_at = Instant::now(),
+                Waited::Over => break keyed.given_up(refusal),
+            }
+        };
+        match way {
             Way::Replay(record) => {
                 keyed.count(Decision::Replayed, began.elapsed());
                 Ok(answer::replay(&record, keyed.policy()))
@@ -109,37 +150,31 @@ where
                 keyed.count(Decision::InProgress, began.elapsed());
                 Ok(Box::pin(keyed.accepted(&refusal)).await)
             }
-            Way::Run(lease) => {
-                let call = Call { inner, request: Request::from_parts(parts, Body::whole(body)) };
-                Box::pin(keyed.run(lease, began, call)).await
-            }
+            Way::Run(lease) => Box::pin(keyed.run(lease, began, call)).await,
             Way::Unprotected => {
                 keyed.count(Decision::StoreUnavailable, began.elapsed());
-                let call = Call { inner, request: Request::from_parts(parts, Body::whole(body)) };
                 Box::pin(keyed.run_unprotected(call)).await
             }
         }
     }
 }
 
-/// The handler, and what it is called with.
-struct Call<S, B> {
-    inner: S,
-    request: Request<Body<B>>,
-}
-
-impl<S, B> Call<S, B> {
-    /// Makes the call. It is made once, and takes the request with it.
-    fn made<R>(&mut self) -> S::Future
-    where
-        S: Service<Request<Body<B>>, Response = Response<R>>,
-    {
-        let nothing = Request::new(Body::whole(Bytes::new()));
-        self.inner.call(std::mem::replace(&mut self.request, nothing))
-    }
-}
-
 impl Keyed {
+    pub(crate) fn new(
+        settings: Arc<Settings>,
+        scope: Scope,
+        key: Key,
+        route: Arc<str>,
+        counts: Arc<Counts>,
+    ) -> Self {
+        let id = Id::of(&scope, &key);
+        Self { settings, hold: Hold::default(), id, scope, key, route, counts, said: Mutex::default() }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.settings.engine
+    }
+
     pub(crate) fn policy(&self) -> &Policy {
         &self.settings.policy
     }
@@ -147,7 +182,7 @@ impl Keyed {
     /// A request counts once, with what it took beyond the work itself.
     fn count(&self, decision: Decision, added: Duration) {
         self.counts.request(decision);
-        self.engine.times.added(decision, added);
+        self.engine().times.added(decision, added);
     }
 
     fn refuse<R>(&self, refusal: &Refusal) -> Response<Body<R>> {
@@ -167,41 +202,27 @@ impl Keyed {
         self.policy().fingerprint.candidates(subject)
     }
 
-    /// Begins, and waits and begins again, until there is an answer.
-    async fn way(&self, parts: &Parts, body: &Bytes) -> Way {
-        let id = Id::of(&self.scope, &self.key);
-        let policy = self.policy();
-        let candidates = self.candidates(parts, body);
-        let patience = Patience::of(&parts.headers, policy);
-        loop {
-            // From here on a reservation may be on its way to the store: it is not left alone there.
-            self.hold.set(true);
-            let (refusal, refused_on) = match Box::pin(self.begin(&id, &candidates)).await {
-                Ok(Begun::Run(lease)) => return Way::Run(lease),
-                Ok(Begun::Replay(record)) => return Way::Replay(record),
-                Ok(Begun::Refuse(refusal, refused_on)) => (refusal, refused_on),
-                Err(error) => return self.without_store(&error),
-            };
-            self.hold.set(false);
-            let Some(until) = patience.until(&refusal) else { return self.given_up(refusal) };
-            match Box::pin(self.engine.wait(id, refused_on, until)).await {
-                Waited::Changed => {}
-                Waited::Over => return self.given_up(refusal),
-            }
-        }
-    }
-
-    async fn begin(&self, id: &Id, fingerprint: &Candidates<'_>) -> Result<Begun, Error> {
+    /// Asks whether it may run. What it says is digested anew for each time it is asked: once, but for those who wait, and
+    /// they hold none of it meanwhile.
+    async fn begin(&self, parts: &Parts, body: &Bytes, asked_at: Instant) -> Result<Begun, Error> {
         let request = machine::Request {
             scope: &self.scope,
             key: &self.key,
             route: Some(&self.route),
-            fingerprint,
+            fingerprint: &self.candidates(parts, body),
             policy: self.policy(),
             token: fresh_token(),
             admission: Admission::Run,
         };
-        self.engine.begin(*id, &request).await
+        self.engine().begin(&self.id, &request, asked_at).await
+    }
+
+    /// Waits for what it was refused on to change.
+    async fn wait(&self, headers: &mut HeaderMap, refused_on: Option<Revision>, until: Instant) -> Waited {
+        let folded = headers::fold(std::mem::take(headers));
+        let waited = self.engine().wait(&self.id, refused_on, until).await;
+        *headers = headers::unfold(folded);
+        waited
     }
 
     fn given_up(&self, refusal: Refusal) -> Way {
@@ -222,8 +243,7 @@ impl Keyed {
     }
 
     async fn accepted<R>(&self, refusal: &Refusal) -> Response<Body<R>> {
-        let id = Id::of(&self.scope, &self.key);
-        match self.engine.load(id, self.policy().store_timeout).await {
+        match self.engine().load(&self.id, self.policy().store_timeout).await {
             Ok(Some(seen)) => status::in_progress(&seen, &self.key, self.policy()).map(Body::whole),
             Ok(None) | Err(_) => self.refuse(refusal),
         }
@@ -232,10 +252,10 @@ impl Keyed {
     /// Runs the handler under a lease and writes down what became of it.
     #[expect(clippy::manual_async_fn, reason = "an async fn has room for each of its arguments twice")]
     fn run<S, B, R>(
-        &self,
+        self: &Arc<Self>,
         lease: Box<Lease>,
         began: Instant,
-        mut call: Call<S, B>,
+        mut call: Box<Call<S>>,
     ) -> impl Future<Output = Result<Response<Body<R>>, S::Error>>
     where
         S: Service<Request<Body<B>>, Response = Response<R>>,
@@ -243,25 +263,26 @@ impl Keyed {
     {
         async move {
             let store_timeout = self.policy().store_timeout;
-            if lease.is_half_used() {
-                let renewed = Box::pin(lease.renew(&self.engine, store_timeout)).await;
+            let mut worked_since = Instant::now();
+            if lease.is_half_used(worked_since) {
+                let renewed = Box::pin(lease.renew(self.engine(), store_timeout)).await;
+                worked_since = Instant::now();
                 if !matches!(renewed, Ok(true)) {
                     let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
-                    Box::pin(self.engine.finish(lease, outcome, store_timeout)).await;
+                    Box::pin(self.engine().finish(lease, outcome, store_timeout, worked_since)).await;
                     self.count(Decision::StoreUnavailable, began.elapsed());
                     return Ok(self.refuse(&store_unavailable()));
                 }
             }
-            let number = lease.seen().record.attempt;
-            let attempt = Attempt::new(number, lease.handle, self.scope.clone(), self.key.clone());
-            headers::strip_upgrade(call.request.headers_mut());
-            call.request.extensions_mut().insert(attempt.clone());
-            let worked_since = Instant::now();
-            let ended = Box::pin(self.under(&lease, &mut call, &attempt)).await;
-            let worked = worked_since.elapsed();
+            let number = lease.attempt();
+            headers::strip_upgrade(&mut call.parts.headers);
+            call.parts.extensions.insert(Attempt::new(self.clone(), lease.handle.token, number));
+            let ended = self.under(&lease, call, number).await;
+            let worked_until = Instant::now();
             let (outcome, own) = self.ended(ended);
-            let finished = Box::pin(self.engine.finish(lease, outcome, store_timeout)).await;
+            let finished = self.engine().finish(lease, outcome, store_timeout, worked_until).await;
             self.hold.set(false);
+            let worked = worked_until.saturating_duration_since(worked_since);
             self.count(Decision::run(number), began.elapsed().saturating_sub(worked));
             match own {
                 Ok(own) => Ok(answer::finished(own, &finished, self.policy())),
@@ -271,17 +292,12 @@ impl Keyed {
     }
 
     /// The work, for as long as its lease is kept. The keeping begins where the work is not done at its first poll.
-    async fn under<S, B, R>(
-        &self,
-        lease: &Lease,
-        call: &mut Call<S, B>,
-        attempt: &Attempt,
-    ) -> Ended<R, S::Error>
+    async fn under<S, B, R>(&self, lease: &Lease, call: Box<Call<S>>, number: u32) -> Ended<R, S::Error>
     where
         S: Service<Request<Body<B>>, Response = Response<R>>,
         R: HttpBody<Data = Bytes> + Unpin,
     {
-        let mut work = pin!(AssertUnwindSafe(self.work(call, attempt, lease)).catch_unwind());
+        let mut work = pin!(AssertUnwindSafe(self.work(call, number, lease)).catch_unwind());
         let panicked = |_| Ended::NoAnswer(Reason::Panicked);
         if let Poll::Ready(ended) = poll!(work.as_mut()) {
             return ended.unwrap_or_else(panicked);
@@ -289,34 +305,30 @@ impl Keyed {
         tokio::select! {
             biased;
             ended = work => ended.unwrap_or_else(panicked),
-            () = Box::pin(lease.keep(&self.engine, self.policy().store_timeout)) => {
+            () = Box::pin(lease.keep(self.engine(), self.policy().store_timeout)) => {
                 Ended::NoAnswer(Reason::Deadline)
             }
         }
     }
 
     /// The store is down and the policy says to run all the same.
-    async fn run_unprotected<S, B, R>(&self, mut call: Call<S, B>) -> Result<Response<Body<R>>, S::Error>
+    async fn run_unprotected<S, B, R>(
+        self: &Arc<Self>,
+        mut call: Box<Call<S>>,
+    ) -> Result<Response<Body<R>>, S::Error>
     where
         S: Service<Request<Body<B>>, Response = Response<R>>,
         R: HttpBody<Data = Bytes> + Unpin,
     {
         // Nothing is on record, but a handler that counts on its attempt still has one downstream key to send.
-        let handle = Handle { id: Id::of(&self.scope, &self.key), token: fresh_token() };
-        let attempt = Attempt::new(1, handle, self.scope.clone(), self.key.clone());
-        call.request.extensions_mut().insert(attempt);
+        call.parts.extensions.insert(Attempt::new(self.clone(), fresh_token(), 1));
         let mut response = call.made().await?;
         headers::clean(response.headers_mut(), self.policy());
         Ok(answer::own(response.map(Body::passed), None))
     }
 
     /// Calls the handler, and reads its answer as far as it is to be kept.
-    async fn work<S, B, R>(
-        &self,
-        call: &mut Call<S, B>,
-        attempt: &Attempt,
-        lease: &Lease,
-    ) -> Ended<R, S::Error>
+    async fn work<S, B, R>(&self, call: Box<Call<S>>, number: u32, lease: &Lease) -> Ended<R, S::Error>
     where
         S: Service<Request<Body<B>>, Response = Response<R>>,
         R: HttpBody<Data = Bytes> + Unpin,
@@ -333,10 +345,9 @@ impl Keyed {
             return Ended::NoAnswer(Reason::AnswerBroken);
         }
         let (mut head, body) = response.into_parts();
-        let said = both(attempt.heard(), headers::said(&head.headers));
+        let said = both(self.heard(), headers::said(&head.headers));
         headers::clean(&mut head.headers, self.policy());
-        let means =
-            meaning(head.status.as_u16(), said, attempt.number(), lease.terms().effects, self.policy());
+        let means = meaning(head.status.as_u16(), said, number, lease.effects(), self.policy());
         let is_kept = matches!(means, Meaning::Completed) && said.keep_for != Some(Duration::ZERO);
         if !is_kept || is_stream(&head.headers) {
             return Ended::Answered { head, body: Read::Beyond(Body::passed(body)), means, said };
@@ -349,6 +360,11 @@ impl Keyed {
             Ok(body) => Ended::Answered { head, body, means, said },
             Err(_) => Ended::NoAnswer(Reason::AnswerBroken),
         }
+    }
+
+    /// What the handler said by its attempt.
+    fn heard(&self) -> Said {
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The outcome, and what the client of this attempt is told unless the record knows better.
@@ -366,8 +382,7 @@ impl Keyed {
         let keep_for = said.keep_for.filter(|span| !span.is_zero());
         let outcome = match (means, &body) {
             (Meaning::Completed, Read::Whole(bytes)) => {
-                let headers = headers::kept(&head.headers, self.policy());
-                let response = answer::compact(head.status, headers, bytes);
+                let response = answer::compact(head.status, &head.headers, bytes, self.policy());
                 Outcome::Completed { response: Some(Arc::new(response)), keep_for }
             }
             (Meaning::Completed, Read::Beyond(_)) => Outcome::Completed { response: None, keep_for },
@@ -414,53 +429,33 @@ fn is_stream(headers: &HeaderMap) -> bool {
     start.is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// How long a duplicate waits.
-struct Patience {
-    since: Instant,
-    /// `Prefer: wait=N`, up to the policy's bound.
-    preferred: Option<Duration>,
-    /// `in_flight = "wait"`.
-    by_policy: Option<Duration>,
-}
-
-impl Patience {
-    fn of(headers: &HeaderMap, policy: &Policy) -> Self {
-        let preferred = headers::prefers_wait(headers).map(|wait| wait.min(policy.wait_max));
-        let by_policy = (policy.in_flight == InFlight::Wait).then_some(policy.wait_max);
-        Self { since: Instant::now(), preferred, by_policy }
-    }
-
-    /// Until when to wait on this refusal, if at all. Only a client that asked to waits for a verdict.
-    fn until(&self, refusal: &Refusal) -> Option<Instant> {
-        let wait = match refusal {
-            Refusal::InProgress { .. } => self.preferred.or(self.by_policy),
-            Refusal::OutcomeUnknown { .. } => self.preferred,
-            Refusal::KeyMissing { .. }
-            | Refusal::KeyInvalid(_)
-            | Refusal::ScopeMissing { .. }
-            | Refusal::KeyReused { .. }
-            | Refusal::ResponseNotStored
-            | Refusal::Expired
-            | Refusal::StoreUnavailable { .. }
-            | Refusal::LimitReached { .. }
-            | Refusal::BodyTooLarge { .. }
-            | Refusal::RequestTooOld
-            | Refusal::UpstreamUnreachable
-            | Refusal::UpstreamOutcomeUnknown(_) => None,
-        };
-        wait.map(|wait| self.since + wait).filter(|until| Instant::now() < *until)
+/// How long a duplicate waits on this refusal, if at all: `Prefer: wait=N` up to the policy's bound, else `in_flight =
+/// "wait"`. Only a client that asked to waits for a verdict.
+fn patience(refusal: &Refusal, headers: &HeaderMap, policy: &Policy) -> Option<Duration> {
+    let preferred = || headers::prefers_wait(headers).map(|wait| wait.min(policy.wait_max));
+    let by_policy = (policy.in_flight == InFlight::Wait).then_some(policy.wait_max);
+    match refusal {
+        Refusal::InProgress { .. } => preferred().or(by_policy),
+        Refusal::OutcomeUnknown { .. } => preferred(),
+        Refusal::KeyMissing { .. }
+        | Refusal::KeyInvalid(_)
+        | Refusal::ScopeMissing { .. }
+        | Refusal::KeyReused { .. }
+        | Refusal::ResponseNotStored
+        | Refusal::Expired
+        | Refusal::StoreUnavailable { .. }
+        | Refusal::LimitReached { .. }
+        | Refusal::BodyTooLarge { .. }
+        | Refusal::RequestTooOld
+        | Refusal::UpstreamUnreachable
+        | Refusal::UpstreamOutcomeUnknown(_) => None,
     }
 }
 
 /// Tells a caller about its own key.
-pub(crate) async fn tell<R>(
-    engine: &Engine,
-    settings: &Settings,
-    scope: &Scope,
-    question: &Question,
-) -> Response<Body<R>> {
+pub(crate) async fn tell<R>(settings: &Settings, scope: &Scope, question: &Question) -> Response<Body<R>> {
     let (policy, key, wants_response) = (&settings.policy, &question.key, question.wants_response);
-    let seen = match engine.load(Id::of(scope, key), policy.store_timeout).await {
+    let seen = match settings.engine.load(&Id::of(scope, key), policy.store_timeout).await {
         Ok(seen) => seen,
         Err(error) => {
             tracing::error!(key = %key.digest_short(), error = %chain(&error), "the store did not answer a question");

@@ -33,13 +33,14 @@ use crate::verified::Verified;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Onlyonce {
-    engine: Arc<Engine>,
     settings: Arc<Settings>,
 }
 
-/// What a service needs to know of its routes.
+/// What a service needs to know of its routes, and the engine they share: one pointer, since every request takes its own
+/// to it, and each that all cores count on is waited for.
 #[derive(Clone)]
 pub(crate) struct Settings {
+    pub(crate) engine: Arc<Engine>,
     pub(crate) policy: Policy,
     pub(crate) service: Arc<str>,
     pub(crate) caller: Option<CallerOf>,
@@ -71,13 +72,14 @@ impl Onlyonce {
     /// The same on an engine that others use too.
     pub fn on(engine: Arc<Engine>) -> Self {
         let settings = Settings {
+            engine,
             policy: Policy::default(),
             service: "".into(),
             caller: None,
             believes_verified: false,
             counts: Arc::default(),
         };
-        Self { engine, settings: Arc::new(settings) }
+        Self { settings: Arc::new(settings) }
     }
 
     /// With this policy; every fault in it is reported at once.
@@ -134,12 +136,12 @@ impl Onlyonce {
 
     /// The layer.
     pub fn layer(&self) -> Layer {
-        Layer { engine: self.engine.clone(), settings: self.settings.clone() }
+        Layer { settings: self.settings.clone() }
     }
 
     /// The engine underneath; [`Engine::idle`] is what to wait for before the process ends.
     pub fn engine(&self) -> &Arc<Engine> {
-        &self.engine
+        &self.settings.engine
     }
 }
 
@@ -165,7 +167,8 @@ impl Settings {
             let caller = caller(parts)?;
             return Scope::of(&self.service, [Part::readable("caller", caller.0.as_bytes())]);
         }
-        let sources = self.policy.scope.iter().filter_map(|source| {
+        let mut is_missing = false;
+        let found = self.policy.scope.iter().map_while(|source| {
             let value = match source {
                 Source::Header(name) => single(parts, name),
                 Source::Route => Some(route.as_bytes()),
@@ -174,13 +177,11 @@ impl Settings {
                     verified.and_then(|verified| verified.value(source))
                 }
             };
+            is_missing = value.is_none();
             value.map(|value| source.part(value))
         });
-        let found: Vec<_> = sources.collect();
-        if found.len() < self.policy.scope.len() {
-            return None;
-        }
-        Scope::of(&self.service, found)
+        let scope = Scope::of(&self.service, found);
+        scope.filter(|_| !is_missing)
     }
 
     /// The scope of those who cannot be told apart, where the policy has one.
@@ -207,7 +208,6 @@ impl fmt::Debug for Settings {
 /// See [`Onlyonce::layer`].
 #[derive(Clone, Debug)]
 pub struct Layer {
-    engine: Arc<Engine>,
     settings: Arc<Settings>,
 }
 
@@ -215,6 +215,6 @@ impl<S> tower_layer::Layer<S> for Layer {
     type Service = Service<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Service::new(inner, self.engine.clone(), self.settings.clone())
+        Service::new(inner, self.settings.clone())
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use onlyonce_core::record::{Handle, Id, Seen, Terms};
+use onlyonce_core::outcome::Outcome;
+use onlyonce_core::record::{Effects, Handle, Id, Seen};
 use tokio::time::{Instant, sleep_until};
 
-use crate::engine::{Engine, chain};
+use crate::engine::{Ending, Engine, chain};
 use crate::flight::Pilot;
 
 /// An attempt's hold on its record, from the reservation to the outcome.
@@ -56,14 +57,25 @@ impl Lease {
         self.held().0.clone()
     }
 
-    pub(crate) fn terms(&self) -> Terms {
-        self.held().0.record.terms
+    /// The attempt's number.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.held().0.record.attempt
     }
 
-    /// Whether so much of the lease is used that nothing may be sent under it any more.
-    pub(crate) fn is_half_used(&self) -> bool {
+    /// What the work touches.
+    pub(crate) fn effects(&self) -> Effects {
+        self.held().0.record.terms.effects
+    }
+
+    /// How the attempt ended.
+    pub(crate) fn ending<'a>(&'a self, outcome: &'a Outcome, store_timeout: Duration) -> Ending<'a> {
+        Ending { handle: &self.handle, outcome, pilot: self.pilot.as_ref(), store_timeout }
+    }
+
+    /// Whether so much of the lease is used now that nothing may be sent under it any more.
+    pub(crate) fn is_half_used(&self, now: Instant) -> bool {
         let held = self.held();
-        held.1.elapsed() >= held.0.record.terms.lease / RENEW_AFTER
+        now.saturating_duration_since(held.1) >= held.0.record.terms.lease / RENEW_AFTER
     }
 
     /// Renews once; false where the record has moved on.
@@ -84,7 +96,7 @@ impl Lease {
 
     /// Keeps the lease until the deadline, and returns then.
     pub(crate) async fn keep(&self, engine: &Engine, store_timeout: Duration) {
-        let lease = self.terms().lease;
+        let lease = self.held().0.record.terms.lease;
         let mut renew_at = self.held().1 + lease / RENEW_AFTER;
         while renew_at < self.deadline {
             sleep_until(renew_at).await;

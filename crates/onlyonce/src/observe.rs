@@ -4,6 +4,7 @@
 //! Nothing that goes wrong here is the client's to notice: a store that does not answer is counted and the request runs.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -11,29 +12,29 @@ use http::{Request, Response};
 use http_body::Body as HttpBody;
 use onlyonce_core::machine::{self, Admission};
 use onlyonce_core::outcome::{Meaning, Outcome, meaning};
-use onlyonce_core::record::{Id, Reason};
+use onlyonce_core::record::Reason;
 use onlyonce_core::refusal::Refusal;
+use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::body::{Body, Read, read};
 use crate::counts::Decision;
 use crate::engine::{Begun, fresh_token};
-use crate::keyed::Keyed;
+use crate::keyed::{Call, Keyed};
 use crate::lease::Lease;
 use crate::{answer, headers};
 
 /// Passes a keyed request on.
 pub(crate) async fn answer<S, B, R>(
-    keyed: Keyed,
-    parts: Parts,
+    keyed: Arc<Keyed>,
+    call: Box<Call<S>>,
     body: B,
-    mut inner: S,
 ) -> Result<Response<Body<R>>, S::Error>
 where
     S: Service<Request<Body<B>>, Response = Response<R>>,
     B: HttpBody<Data = Bytes> + Unpin,
 {
-    let keyed = Keyed { scope: keyed.scope.observed(), ..keyed };
+    let Call { mut inner, parts, .. } = *call;
     let Ok(read) = read(body, keyed.policy().request_bytes_max).await else {
         return Ok(answer::unreadable());
     };
@@ -53,11 +54,11 @@ where
         biased;
         response = &mut called => response,
         // Its record may be given up at the deadline, the request may not.
-        () = lease.keep(&keyed.engine, keyed.policy().store_timeout) => called.await,
+        () = lease.keep(keyed.engine(), keyed.policy().store_timeout) => called.await,
     };
     let outcome = keyed.outcome(&lease, response.as_ref().ok());
     // Before its client is answered, or a retry at once would be counted as if it had come too early.
-    keyed.engine.finish(lease, outcome, keyed.policy().store_timeout).await;
+    keyed.engine().finish(lease, outcome, keyed.policy().store_timeout, Instant::now()).await;
     keyed.hold.set(false);
     Ok(passed(response?))
 }
@@ -75,8 +76,8 @@ impl Keyed {
             admission: Admission::Run,
         };
         self.hold.set(true);
-        match self.engine.begin(Id::of(&self.scope, &self.key), &request).await {
-            Ok(Begun::Run(lease)) => (Decision::run(lease.seen().record.attempt), Some(lease)),
+        match self.engine().begin(&self.id, &request, Instant::now()).await {
+            Ok(Begun::Run(lease)) => (Decision::run(lease.attempt()), Some(lease)),
             // Answers are not kept here: in earnest this one would have been.
             Ok(Begun::Replay(_) | Begun::Refuse(Refusal::ResponseNotStored, _)) => (Decision::Replayed, None),
             Ok(Begun::Refuse(refusal, _)) => (Decision::from(&refusal), None),
@@ -86,10 +87,10 @@ impl Keyed {
 
     /// What became of the work.
     fn outcome<R>(&self, lease: &Lease, response: Option<&Response<R>>) -> Outcome {
-        let number = lease.seen().record.attempt;
+        let number = lease.attempt();
         let means = response.map(|response| {
             let said = headers::said(response.headers());
-            meaning(response.status().as_u16(), said, number, lease.terms().effects, self.policy())
+            meaning(response.status().as_u16(), said, number, lease.effects(), self.policy())
         });
         match means {
             Some(Meaning::Completed) => Outcome::Completed { response: None, keep_for: None },

@@ -17,10 +17,9 @@ use onlyonce_core::refusal::Refusal;
 use onlyonce_core::scope::Scope;
 
 use crate::body::Body;
-use crate::counts::Decision;
-use crate::engine::Engine;
-use crate::future::{Hold, ResponseFuture};
-use crate::keyed::Keyed;
+use crate::counts::{ByRoute, Counts, Decision};
+use crate::future::ResponseFuture;
+use crate::keyed::{Call, Keyed};
 use crate::layer::Settings;
 use crate::status::Question;
 use crate::{headers, keyed, observe, problem, status};
@@ -29,7 +28,6 @@ use crate::{headers, keyed, observe, problem, status};
 #[derive(Clone, Debug)]
 pub struct Service<S> {
     inner: S,
-    engine: Arc<Engine>,
     settings: Arc<Settings>,
 }
 
@@ -43,8 +41,8 @@ pub struct Route(pub Arc<str>);
 pub(crate) struct Keyless(pub(crate) Arc<Settings>);
 
 impl<S> Service<S> {
-    pub(crate) fn new(inner: S, engine: Arc<Engine>, settings: Arc<Settings>) -> Self {
-        Self { inner, engine, settings }
+    pub(crate) fn new(inner: S, settings: Arc<Settings>) -> Self {
+        Self { inner, settings }
     }
 
     fn refuse<F, R, E>(&self, refusal: &Refusal, key: Option<&Key>) -> ResponseFuture<F, R, E> {
@@ -92,8 +90,7 @@ where
             Err(invalid) => Err(Refusal::KeyInvalid(invalid)),
         };
         let (parts, body) = request.into_parts();
-        let Endpoint { route, is_named } = endpoint(&parts);
-        let counts = self.settings.counts.of(is_named.then_some(&route));
+        let (route, counts) = endpoint(&parts, &self.settings.counts);
         let admitted = parsed.and_then(|parsed| Ok((parsed.key, self.admit(&parts, &route)?)));
         let (key, scope) = match (admitted, policy.mode) {
             (Ok(admitted), _) => admitted,
@@ -110,12 +107,17 @@ where
         // The clone takes the place of the one that was polled ready, and that one is called.
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
-        let (engine, settings, hold) = (self.engine.clone(), self.settings.clone(), Hold::default());
-        let tasks = self.engine.tasks.clone();
-        let keyed = Keyed { engine, settings, hold: hold.clone(), scope, key, route, counts };
+        let call = Box::new(Call { inner, parts, body: Bytes::new() });
+        let keyed = |scope| Arc::new(Keyed::new(self.settings.clone(), scope, key, route, counts));
         match policy.mode {
-            Mode::Enforce => ResponseFuture::keyed(keyed::answer(keyed, parts, body, inner), hold, tasks),
-            Mode::Observe => ResponseFuture::keyed(observe::answer(keyed, parts, body, inner), hold, tasks),
+            Mode::Enforce => {
+                let keyed = keyed(scope);
+                ResponseFuture::keyed(keyed::answer(keyed.clone(), call, body), keyed)
+            }
+            Mode::Observe => {
+                let keyed = keyed(scope.observed());
+                ResponseFuture::keyed(observe::answer(keyed.clone(), call, body), keyed)
+            }
         }
     }
 }
@@ -149,9 +151,8 @@ impl<S> Service<S> {
         // Where a key's name is per route, the question says which one it means.
         let route = status::asked_route(&parts.method, &parts.uri).unwrap_or_default();
         let Some(scope) = self.scope(parts, &route) else { return self.refuse(&scope_missing(policy), None) };
-        let (engine, settings) = (self.engine.clone(), self.settings.clone());
-        let future = async move { Ok(keyed::tell(&engine, &settings, &scope, &question).await) };
-        ResponseFuture::keyed(future, Hold::default(), self.engine.tasks.clone())
+        let settings = self.settings.clone();
+        ResponseFuture::told(async move { Ok(keyed::tell(&settings, &scope, &question).await) })
     }
 }
 
@@ -173,24 +174,17 @@ fn scope_missing(policy: &Policy) -> Refusal {
     Refusal::ScopeMissing { sources: sources.join(", ") }
 }
 
-/// Which endpoint a request is for.
-struct Endpoint {
-    route: Arc<str>,
-    /// Whether a router named it; otherwise it is a path, of which there is no end.
-    is_named: bool,
-}
-
-/// By what the router in front says, by axum's pattern, else by its path.
-fn endpoint(parts: &Parts) -> Endpoint {
+/// Which endpoint a request is for, and its counters: by what the router in front says, by axum's pattern, else by its
+/// path. Of paths there is no end, so they are not counted apart.
+fn endpoint(parts: &Parts, counts: &ByRoute) -> (Arc<str>, Arc<Counts>) {
     if let Some(route) = parts.extensions.get::<Route>() {
-        return Endpoint { route: route.0.clone(), is_named: true };
+        return (route.0.clone(), counts.of(Some(&route.0)));
     }
     #[cfg(feature = "axum")]
     if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
-        let route = format!("{} {}", parts.method, matched.as_str()).into();
-        return Endpoint { route, is_named: true };
+        return counts.named(&parts.method, matched.as_str());
     }
-    Endpoint { route: format!("{} {}", parts.method, parts.uri.path()).into(), is_named: false }
+    (format!("{} {}", parts.method, parts.uri.path()).into(), counts.of(None))
 }
 
 fn length(headers: &HeaderMap) -> Option<u64> {

@@ -155,12 +155,25 @@ fn rfc3339(moment: Timestamp) -> String {
 
 /// An HTTP-date; a fraction of a second counts as the next whole one, so that nobody is told too early an expiry.
 pub(crate) fn http_date(moment: Timestamp) -> HeaderValue {
-    let moment = jiff::Timestamp::from_second(moment.as_secs_ceil()).unwrap_or(jiff::Timestamp::MAX);
-    jiff::fmt::rfc2822::DateTimePrinter::new()
-        .timestamp_to_rfc9110_string(&moment)
-        .ok()
-        .and_then(|text| HeaderValue::try_from(text).ok())
-        .unwrap_or(HeaderValue::from_static("Fri, 31 Dec 9999 23:59:59 GMT"))
+    let moment = jiff::Timestamp::from_second(moment.as_secs_ceil().max(0)).unwrap_or(jiff::Timestamp::MAX);
+    let moment = jiff::tz::Offset::UTC.to_datetime(moment);
+    // Written out, since every answer has one: the library's printer is for any date of any zone.
+    let mut text = *b"Fri, 31 Dec 9999 23:59:59 GMT";
+    let day = usize::from(moment.weekday().to_sunday_zero_offset().unsigned_abs());
+    let month = usize::from(moment.month().unsigned_abs()) - 1;
+    text[..3].copy_from_slice(&b"SunMonTueWedThuFriSat"[day * 3..][..3]);
+    text[8..11].copy_from_slice(&b"JanFebMarAprMayJunJulAugSepOctNovDec"[month * 3..][..3]);
+    let year = moment.year().unsigned_abs();
+    let [hour, minute, second] = [moment.hour(), moment.minute(), moment.second()].map(i8::unsigned_abs);
+    let places = [5, 12, 14, 17, 20, 23];
+    let numbers = [u16::from(moment.day().unsigned_abs()), year / 100, year % 100]
+        .into_iter()
+        .chain([hour, minute, second].map(u16::from));
+    for (place, number) in places.into_iter().zip(numbers) {
+        let digits = [number / 10, number % 10].map(|digit| b'0' + u8::try_from(digit).unwrap_or(0));
+        text[place..place + 2].copy_from_slice(&digits);
+    }
+    HeaderValue::from_bytes(&text).expect("letters, digits and spaces are a header's value")
 }
 
 #[cfg(test)]
@@ -183,5 +196,17 @@ mod tests {
     fn an_expiry_is_told_in_whole_seconds_and_never_too_early() {
         let moment = Timestamp::from_micros(784_111_777_000_001);
         assert_eq!(http_date(moment), "Sun, 06 Nov 1994 08:49:38 GMT");
+        assert_eq!(http_date(Timestamp::from_micros(i64::MAX)), "Thu, 30 Dec 9999 22:00:00 GMT");
+    }
+
+    #[test]
+    fn a_date_is_what_the_printer_of_dates_makes_of_it() {
+        let printer = jiff::fmt::rfc2822::DateTimePrinter::new();
+        // Every 11 days and some hours, from 1970 to 9999: every day of a week, a month and a leap year.
+        for second in (0..253_402_207_200).step_by(11 * 86_400 + 45_296) {
+            let printed = jiff::Timestamp::from_second(second).unwrap();
+            let printed = printer.timestamp_to_rfc9110_string(&printed).unwrap();
+            assert_eq!(http_date(Timestamp::from_micros(second * 1_000_000)), printed.as_str());
+        }
     }
 }

@@ -54,15 +54,15 @@ impl Engine {
     /// Waits until the record may no longer be at the revision it was refused on.
     pub(crate) async fn wait(
         self: &Arc<Self>,
-        id: Id,
+        id: &Id,
         refused_on: Option<Revision>,
         until: Instant,
     ) -> Waited {
         let Some(_waiter) = Waiter::new(&self.watches) else { return Waited::Over };
-        let waited = match self.flight(&id) {
+        let waited = match self.flight(id) {
             Some(flight) => timeout_at(until, flight.landed()).await,
             // Apart, so that those who wait for what runs here do not hold the room for it.
-            None => timeout_at(until, Box::pin(self.watch(id, refused_on))).await,
+            None => Box::pin(timeout_at(until, self.watch(*id, refused_on))).await,
         };
         match waited {
             Ok(()) => Waited::Changed,
@@ -95,7 +95,7 @@ impl Engine {
         while self.watches.is_watched(&id) {
             let asked_at = Instant::now();
             // A store that does not answer is no news.
-            if let Ok(seen) = self.load(id, LOOK_TIMEOUT).await
+            if let Ok(seen) = self.load(&id, LOOK_TIMEOUT).await
                 && seen.as_ref().map(|seen| seen.revision) != refused_on
             {
                 // Everybody who waits is about to ask for it.

@@ -101,7 +101,7 @@ struct Watch {
 impl Writer<'_> {
     fn value(&mut self, depth: usize, watched: Range<usize>) -> Option<()> {
         match self.peek()? {
-            b'"' => self.string(),
+            b'"' => self.string().map(drop),
             b'{' => self.object(depth, watched),
             b'[' => self.array(depth, watched),
             b't' => self.word(b"true"),
@@ -141,7 +141,7 @@ impl Writer<'_> {
         if self.peek()? != b'"' {
             return None;
         }
-        self.string()?;
+        let plain = self.string()?;
         let name_end = self.out.len() - 1;
         self.skip_space();
         if !self.eat(b':') {
@@ -149,8 +149,6 @@ impl Writer<'_> {
         }
         self.out.push(b':');
         let ignored = self.child(depth, watched, &Child::Member(start + 1..name_end))?;
-        let name = &self.out[start + 1..name_end];
-        let plain = name.is_ascii() && !name.contains(&b'\\');
         Some(Member { start, name_end, end: self.out.len(), plain, ignored })
     }
 
@@ -239,23 +237,27 @@ impl Writer<'_> {
         Watch { ignored, pointers: start..self.watched.len() }
     }
 
-    fn string(&mut self) -> Option<()> {
+    /// Whether it was written without escapes, and in ASCII.
+    fn string(&mut self) -> Option<bool> {
         self.at += 1;
         self.out.push(b'"');
+        let mut is_plain = true;
         loop {
             let rest = &self.text[self.at..];
-            let run = plain_run(rest)?;
-            self.out.extend_from_slice(&rest[..run]);
-            self.at += run + 1;
-            match rest[run] {
+            let Run { length, is_ascii } = run(rest)?;
+            self.out.extend_from_slice(&rest[..length]);
+            self.at += length + 1;
+            is_plain &= is_ascii;
+            match rest[length] {
                 b'"' => break,
                 b'\\' => self.escape()?,
                 // A control character has to be escaped.
                 _ => return None,
             }
+            is_plain = false;
         }
         self.out.push(b'"');
-        Some(())
+        Some(is_plain)
     }
 
     fn escape(&mut self) -> Option<()> {
@@ -367,23 +369,43 @@ impl Child {
     }
 }
 
-/// How many bytes at the start of a string's rest are copied as they stand; none where it never ends. Eight are looked
-/// at together while none of them is a stop, which is most of the time.
-fn plain_run(rest: &[u8]) -> Option<usize> {
-    let (words, _) = rest.as_chunks();
-    let plain = 8 * words.iter().take_while(|&&word| !has_stop(u64::from_le_bytes(word))).count();
-    rest[plain..].iter().position(|&byte| STOPS[usize::from(byte)]).map(|run| plain + run)
+/// The bytes at the start of a string's rest that are copied as they stand.
+struct Run {
+    length: usize,
+    is_ascii: bool,
 }
 
-/// Whether any byte of the word is a stop. A byte is zero or less than `n` where subtracting borrows into its top bit
-/// that was not set before; bytes beyond ASCII are never stops.
-fn has_stop(word: u64) -> bool {
-    const ONES: u64 = u64::from_le_bytes([0x01; 8]);
-    const TOPS: u64 = u64::from_le_bytes([0x80; 8]);
+/// Up to the first stop; none where there is none, and the string never ends. Eight bytes are looked at together.
+fn run(rest: &[u8]) -> Option<Run> {
+    let (words, last) = rest.as_chunks();
+    let mut seen = 0;
+    for (index, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let stops = stops(word);
+        if stops != 0 {
+            // The bits below the first stop are those of the bytes before it.
+            let before = (stops & stops.wrapping_neg()) - 1;
+            let bytes = usize::try_from(stops.trailing_zeros() / 8).expect("at most eight bytes");
+            return Some(Run { length: 8 * index + bytes, is_ascii: (seen | word & before) & TOPS == 0 });
+        }
+        seen |= word;
+    }
+    let bytes = last.iter().position(|&byte| STOPS[usize::from(byte)])?;
+    let is_ascii = seen & TOPS == 0 && last[..bytes].is_ascii();
+    Some(Run { length: 8 * words.len() + bytes, is_ascii })
+}
+
+const ONES: u64 = u64::from_le_bytes([0x01; 8]);
+const TOPS: u64 = u64::from_le_bytes([0x80; 8]);
+
+/// Has the top bit of the first byte that is a stop, and none below it. A byte is zero or less than `n` where subtracting
+/// borrows into its top bit that was not set before; bytes beyond ASCII are never stops. What is borrowed comes from
+/// the bytes after it, so only the first one counts.
+fn stops(word: u64) -> u64 {
     let control = word.wrapping_sub(ONES * 0x20);
-    let quote = (word ^ (ONES * b'"' as u64)).wrapping_sub(ONES);
-    let backslash = (word ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
-    (control | quote | backslash) & !word & TOPS != 0
+    let quote = (word ^ (ONES * u64::from(b'"'))).wrapping_sub(ONES);
+    let backslash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
+    (control | quote | backslash) & !word & TOPS
 }
 
 /// What ends a run of bytes that are copied as they stand: quotes, backslashes and control characters.
@@ -606,12 +628,21 @@ mod tests {
     }
 
     #[test]
-    fn a_word_has_a_stop_where_a_byte_of_it_is_one() {
+    fn a_run_ends_at_its_first_stop_wherever_that_stands() {
         for byte in 0..=u8::MAX {
-            for at in 0..8 {
-                let mut word = [b'a'; 8];
-                word[at] = byte;
-                assert_eq!(has_stop(u64::from_le_bytes(word)), STOPS[usize::from(byte)], "{byte} at {at}");
+            for (at, other) in
+                (0..19).flat_map(|at| [b'a', 0x1f, b'"', b'\\', b'!', 0xff].map(|other| (at, other)))
+            {
+                let mut rest = [b'a'; 20];
+                rest[at] = byte;
+                rest[at + 1] = other;
+                let found = run(&rest).map(|run| (run.length, run.is_ascii));
+                let stop = rest.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\');
+                assert_eq!(
+                    found,
+                    stop.map(|stop| (stop, rest[..stop].is_ascii())),
+                    "{byte} at {at}, {other}"
+                );
             }
         }
     }

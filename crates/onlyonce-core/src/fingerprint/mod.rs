@@ -124,9 +124,7 @@ pub struct Subject<'a> {
 pub struct Candidates<'a> {
     settings: &'a Settings,
     subject: Subject<'a>,
-    /// All that is digested before the body.
-    head: Vec<u8>,
-    /// The head, digested with the first secret: both digests go on from here.
+    /// All that is digested before the body: the head, digested with the first secret: both digests go on from here.
     headed: Digester,
     raw: OnceLock<[u8; 32]>,
     canonical: OnceLock<Option<Body>>,
@@ -162,9 +160,8 @@ impl Default for Settings {
 impl Settings {
     /// What the fingerprint of `subject` may be under these settings.
     pub fn candidates<'a>(&'a self, subject: Subject<'a>) -> Candidates<'a> {
-        let head = head(self, &subject);
-        let headed = headed(self.secrets.first(), &head);
-        Candidates { settings: self, subject, head, headed, raw: OnceLock::new(), canonical: OnceLock::new() }
+        let headed = headed(self, self.secrets.first(), &subject);
+        Candidates { settings: self, subject, headed, raw: OnceLock::new(), canonical: OnceLock::new() }
     }
 }
 
@@ -202,7 +199,7 @@ impl Candidates<'_> {
     /// Whether a secret other than the first made `digest`.
     fn verified_by_others(&self, tag: Tag, body: &[u8], digest: &[u8; 32]) -> bool {
         let mut others = self.settings.secrets.iter().skip(1);
-        others.any(|secret| signed(&headed(Some(secret), &self.head), tag, body) == *digest)
+        others.any(|secret| signed(&headed(self.settings, Some(secret), &self.subject), tag, body) == *digest)
     }
 
     fn raw(&self) -> [u8; 32] {
@@ -239,13 +236,6 @@ fn canonical(settings: &Settings, subject: &Subject<'_>) -> Option<Body> {
     Some(Body { tag, bytes })
 }
 
-/// A digest that has come past the head.
-fn headed(secret: Option<&Secret>, head: &[u8]) -> Digester {
-    let mut digester = Digester::new(secret);
-    digester.update(head);
-    digester
-}
-
 /// The digest of a head and a body.
 fn signed(headed: &Digester, tag: Tag, body: &[u8]) -> [u8; 32] {
     let mut prefix = [tag as u8; 9];
@@ -256,42 +246,82 @@ fn signed(headed: &Digester, tag: Tag, body: &[u8]) -> [u8; 32] {
     digester.finish()
 }
 
-/// All that is digested before the body, in one buffer: a digest is fastest when it is fed in few pieces.
-fn head(settings: &Settings, subject: &Subject<'_>) -> Vec<u8> {
-    let mut head = Vec::with_capacity(HEAD_BYTES_USUAL);
-    head.push(VERSION);
-    put(&mut head, subject.method.as_bytes());
-    put(&mut head, subject.path.as_bytes());
-    put_optional(&mut head, subject.query.map(str::as_bytes));
-    for value in subject.headers.get_all(header::CONTENT_TYPE) {
-        head.push(PRESENT);
-        let essence = media::essence(value.as_bytes());
-        head.extend_from_slice(&length(essence));
-        head.extend(essence.iter().map(u8::to_ascii_lowercase));
+/// A digest that has come past the head: all that is digested before the body.
+fn headed(settings: &Settings, secret: Option<&Secret>, subject: &Subject<'_>) -> Digester {
+    let mut head = Head { digester: Digester::new(secret), bytes: [0; HEAD_BYTES_USUAL], length: 0 };
+    head.put_raw(&[VERSION]);
+    head.put(subject.method.as_bytes());
+    head.put(subject.path.as_bytes());
+    match subject.query {
+        None => head.put_raw(&[ABSENT]),
+        Some(query) => {
+            head.put_raw(&[PRESENT]);
+            head.put(query.as_bytes());
+        }
     }
-    head.push(ABSENT);
+    for value in subject.headers.get_all(header::CONTENT_TYPE) {
+        head.put_raw(&[PRESENT]);
+        let essence = media::essence(value.as_bytes());
+        head.put_raw(&length(essence));
+        essence.iter().for_each(|byte| head.put_raw(&[byte.to_ascii_lowercase()]));
+    }
+    head.put_raw(&[ABSENT]);
     put_headers(&mut head, settings, subject.headers);
-    head
+    head.flush();
+    head.digester
+}
+
+/// What is digested first, gathered: a digest is fastest when it is fed in few pieces.
+struct Head {
+    digester: Digester,
+    bytes: [u8; HEAD_BYTES_USUAL],
+    length: usize,
+}
+
+impl Head {
+    /// A field, with its length before it.
+    fn put(&mut self, field: &[u8]) {
+        self.put_raw(&length(field));
+        self.put_raw(field);
+    }
+
+    fn put_raw(&mut self, bytes: &[u8]) {
+        if bytes.len() > self.bytes.len() - self.length {
+            self.flush();
+        }
+        match self.bytes.get_mut(self.length..self.length + bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                self.length += bytes.len();
+            }
+            None => self.digester.update(bytes),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.digester.update(&self.bytes[..self.length]);
+        self.length = 0;
+    }
 }
 
 /// The chosen headers by name: neither the order of the setting counts nor a header that the request does not have,
 /// so counting another one in leaves the fingerprints of requests without it as they are.
-fn put_headers(head: &mut Vec<u8>, settings: &Settings, headers: &HeaderMap) {
+fn put_headers(head: &mut Head, settings: &Settings, headers: &HeaderMap) {
     let mut names: Vec<&HeaderName> =
         settings.headers.iter().filter(|name| headers.contains_key(*name)).collect();
     names.sort_unstable_by_key(|name| name.as_str());
     names.dedup();
     for name in names {
         for value in headers.get_all(name) {
-            head.push(PRESENT);
-            put(head, name.as_str().as_bytes());
-            put(head, value.as_bytes());
+            head.put_raw(&[PRESENT]);
+            head.put(name.as_str().as_bytes());
+            head.put(value.as_bytes());
         }
     }
-    head.push(ABSENT);
+    head.put_raw(&[ABSENT]);
 }
 
-/// Large enough that the head of a usual request is allocated once.
+/// Large enough that the head of a usual request is digested in one piece.
 const HEAD_BYTES_USUAL: usize = 192;
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;

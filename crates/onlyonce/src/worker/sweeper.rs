@@ -45,7 +45,7 @@ impl Engine {
     async fn sweep_record(&self, id: Id, seen: &Seen) -> Result<bool, Error> {
         let Some(draft) = machine::sweep(seen) else { return Ok(false) };
         failpoint!("sweep.before");
-        let swapped = self.swap(id, Some(seen.revision), draft, super::STORE_TIMEOUT).await?;
+        let swapped = self.swap(&id, Some(seen.revision), draft, super::STORE_TIMEOUT).await?;
         failpoint!("sweep.after");
         match swapped {
             Swapped::Applied(now) => {
