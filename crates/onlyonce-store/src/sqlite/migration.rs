@@ -27,7 +27,8 @@ macro_rules! step {
 }
 
 /// In order; the first leads to version 1.
-const ALL: [Step; 3] = [step!("0001-records"), step!("0002-messages"), step!("0003-archive")];
+const ALL: [Step; 4] =
+    [step!("0001-records"), step!("0002-messages"), step!("0003-archive"), step!("0004-intake")];
 
 /// The version that this release writes.
 #[allow(clippy::cast_possible_truncation, reason = "a handful of files")]
