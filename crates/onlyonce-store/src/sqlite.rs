@@ -45,6 +45,7 @@ mod file;
 mod fresh;
 mod guest;
 mod intake;
+mod judge;
 mod lapse;
 mod letters;
 mod migration;

@@ -100,7 +100,7 @@ fn copy(
     let reading = |error: rusqlite::Error| Failure::of(from, &error);
     let writing = |error: rusqlite::Error| Failure::of(partial, &error);
     let source = connection::guest(from, CACHE_BYTES).map_err(reading)?;
-    let rounds = carry::rounds(from, &Intake::of(&source).map_err(reading)?)?;
+    let rounds = carry::left(from, &source)?;
     let mut target = Connection::open(partial).map_err(writing)?;
     source.execute_batch("BEGIN; SELECT count(*) FROM clock;").map_err(reading)?;
     let backup = Backup::new(&source, &mut target).map_err(reading)?;
@@ -122,9 +122,11 @@ fn copy(
 fn complete(partial: &Path, rounds: Vec<tape::Found>) -> Result<(), Failure> {
     let writing = |error: rusqlite::Error| Failure::of(partial, &error);
     let mut target = Connection::open(partial).map_err(writing)?;
-    let carried = Intake::of(&target).map_err(writing)?.carried;
-    carry::recover(&mut target, partial, carried, rounds)?;
-    carry::set_apart(&target).map_err(writing)
+    if let Some(intake) = Intake::of(&target).map_err(writing)? {
+        carry::recover(&mut target, partial, intake.carried, rounds)?;
+        carry::set_apart(&target).map_err(writing)?;
+    }
+    Ok(())
 }
 
 fn finish(partial: &Path, to: &Path) -> io::Result<()> {

@@ -10,14 +10,14 @@ use std::sync::mpsc::Sender;
 
 use onlyonce_core::record::Id;
 use onlyonce_core::time::Timestamp;
-use rusqlite::{Connection, Statement, params};
+use rusqlite::{Connection, Row, Statement, params};
 
 use super::failure::{Failure, quoted};
 use super::fresh::{Fresh, Round, Written};
 use super::intake::Order;
 use super::tape::{self, Beside, Found, Identity};
 use super::writer::{Ended, Size, Statements, Work, keep_time};
-use super::{file, letters, slip};
+use super::{file, letters, migration, slip};
 use crate::{ErrorKind, failpoint};
 
 /// A round on its way into the database.
@@ -105,15 +105,17 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    pub(super) fn of(connection: &Connection) -> rusqlite::Result<Self> {
+    /// None in a file that an earlier release made, and nobody has opened since.
+    pub(super) fn of(connection: &Connection) -> rusqlite::Result<Option<Self>> {
+        if migration::version(connection)? < migration::WITH_TAPES {
+            return Ok(None);
+        }
         let sql = "SELECT identity, carried, is_open FROM intake WHERE one = 1";
-        connection.query_row(sql, [], |row| {
-            Ok(Self {
-                identity: row.get(0)?,
-                carried: row.get::<_, i64>(1)?.cast_unsigned(),
-                is_open: row.get(2)?,
-            })
-        })
+        let read = |row: &Row<'_>| {
+            let carried = row.get::<_, i64>(1)?.cast_unsigned();
+            Ok(Self { identity: row.get(0)?, carried, is_open: row.get(2)? })
+        };
+        connection.query_row(sql, [], read).map(Some)
     }
 }
 
@@ -127,8 +129,16 @@ pub(super) fn set_apart(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE intake SET identity = randomblob(16), is_open = 0 WHERE one = 1", []).map(drop)
 }
 
-/// The rounds beside the database at `path` that may not be in it.
-pub(super) fn rounds(path: &Path, intake: &Intake) -> Result<Vec<Found>, Failure> {
+/// The rounds beside the database at `path` that are not in it.
+pub(super) fn left(path: &Path, connection: &Connection) -> Result<Vec<Found>, Failure> {
+    let intake = Intake::of(connection).map_err(|error| Failure::of(path, &error))?;
+    let Some(intake) = intake else { return Ok(Vec::new()) };
+    let mut rounds = rounds(path, &intake)?;
+    rounds.retain(|found| found.round > intake.carried);
+    Ok(rounds)
+}
+
+fn rounds(path: &Path, intake: &Intake) -> Result<Vec<Found>, Failure> {
     let read = tape::read(path, &intake.identity).map_err(|error| {
         let message = format!(
             "tapes of store file {} cannot be read: {error}; let this process read and write them",
@@ -158,7 +168,7 @@ pub(super) fn rounds(path: &Path, intake: &Intake) -> Result<Vec<Found>, Failure
     }
 }
 
-/// Carries over what is not in the database yet; which round was the last.
+/// Carries over what is not in the database yet; which round was the last that was carried over.
 pub(super) fn recover(
     connection: &mut Connection,
     path: &Path,

@@ -18,30 +18,25 @@
 //! 4. A round that cannot be carried over, as on a full disk, is tried again, also before the next swap. While that fails swaps
 //!    are refused: what is on the tapes is safe, and more of it would only take longer.
 
-use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use onlyonce_core::record::{Id, Revision, Seen};
-use onlyonce_core::time::Timestamp;
-use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::carry::Carry;
-use super::connection::run;
 use super::failure::{Failure, quoted};
-use super::fresh::{Fresh, Round, Rounds, Written};
+use super::fresh::{Fresh, Round};
+use super::judge::{self, Lookup};
 use super::post::{Bag, Bags, Letter, Offices};
-use super::row::{self, Swap};
+use super::row::Swap;
 use super::tape::Tapes;
 use super::writer::{Counts, Writer, closed};
 use super::{file, slip};
 use crate::clock::Clock;
-use crate::outbox::Message;
 use crate::{Error, ErrorKind, Swapped, failpoint};
 
 /// How much goes into one batch. More than callers that wait at once in practice; a bound all the same.
@@ -107,8 +102,7 @@ impl Intake {
 /// What the thread has.
 pub(super) struct Thread {
     /// To look for what is not fresh.
-    pub(super) connection: Connection,
-    pub(super) path: PathBuf,
+    pub(super) file: Lookup,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) tapes: Tapes,
     pub(super) fresh: Arc<Fresh>,
@@ -335,13 +329,13 @@ impl Thread {
             return Err(damage.clone());
         }
         let now = self.clock.now();
-        let staged = self.judge_all(letters, now);
-        if staged.is_empty() {
+        let staged = judge::all(letters, &self.fresh, &self.file, now);
+        if staged.written.is_empty() {
             return Ok(());
         }
         failpoint!("sqlite.commit.before");
         let written = self.tapes.append(|out| {
-            for (id, written, messages) in &staged.order {
+            for (id, written, messages) in &staged.written {
                 slip::write(out, id, written, messages);
             }
         });
@@ -352,94 +346,22 @@ impl Thread {
         metrics::histogram!("onlyonce_batch_size").record(u32::try_from(letters.len()).unwrap_or(u32::MAX));
         self.round.since.get_or_insert_with(Instant::now);
         let mut rounds = self.fresh.write();
-        for (id, written, messages) in staged.order {
+        for (id, written, messages) in staged.written {
             rounds.open.put(id, written, messages);
         }
         Ok(())
     }
 
-    fn judge_all(&self, letters: &mut [Box<Letter>], now: Timestamp) -> Staged {
-        // Held over all of them: see there. The database is read as it is from here on.
-        let rounds = self.fresh.read();
-        let is_begun = run(&self.connection, "BEGIN").is_ok();
-        let mut staged = Staged::default();
-        for letter in letters {
-            let swap = letter.swap.take().expect("a letter is judged once");
-            letter.done = Some(self.judge(swap, &rounds, &mut staged, now));
-        }
-        if is_begun {
-            // Nothing was written there.
-            let _ = run(&self.connection, "COMMIT");
-        }
-        staged
-    }
-
-    fn judge(
-        &self,
-        swap: Swap,
-        rounds: &Rounds,
-        staged: &mut Staged,
-        now: Timestamp,
-    ) -> Result<Swapped, Error> {
-        let found = match staged.get(&swap.id).or_else(|| rounds.get(&swap.id)) {
-            Some(written) => Some((written.revision, Some(written.seen(now)))),
-            None => self.revision(swap.id)?.map(|revision| (revision, None)),
-        };
-        if found.as_ref().map(|(revision, _)| *revision) == swap.expected {
-            return Ok(Swapped::Applied(staged.put(swap, now)));
-        }
-        Ok(Swapped::Lost(match found {
-            None => None,
-            Some((_, Some(seen))) => Some(seen),
-            Some((_, None)) => self.stored(swap.id, now)?,
-        }))
-    }
-
-    /// Relies on the unique index over ids.
-    fn revision(&self, id: Id) -> Result<Option<Revision>, Error> {
-        row::revision(&self.connection, id).map_err(|error| Failure::of(&self.path, &error).error())
-    }
-
-    fn stored(&self, id: Id, now: Timestamp) -> Result<Option<Seen>, Error> {
-        let stored = row::load(&self.connection, id);
-        let stored = stored.map_err(|error| Failure::of(&self.path, &error).error())?;
-        stored.map(|stored| stored.seen(now)).transpose()
-    }
-
     fn unwritten(&self, error: &std::io::Error) -> Failure {
-        let remedy = match file::kind_of(error) {
-            ErrorKind::Unavailable => "free some space on its disk, and writes go on by themselves",
-            _ => "see what the system's log says about its disk",
+        let is_full = file::kind_of(error) == ErrorKind::Unavailable;
+        let remedy = if is_full {
+            "free some space on its disk, and writes go on by themselves"
+        } else {
+            "see what the system's log says about its disk"
         };
         let message =
-            format!("tape of store file {} cannot be written: {error}; {remedy}", quoted(&self.path));
+            format!("tape of store file {} cannot be written: {error}; {remedy}", quoted(&self.file.path));
         Failure::new(ErrorKind::Unavailable, message)
-    }
-}
-
-/// What a batch writes, in order; of a record that it writes twice the last counts.
-#[derive(Default)]
-struct Staged {
-    order: Vec<(Id, Written, Vec<Message>)>,
-    last: HashMap<Id, usize>,
-}
-
-impl Staged {
-    fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-
-    fn get(&self, id: &Id) -> Option<&Written> {
-        self.last.get(id).map(|place| &self.order[*place].1)
-    }
-
-    fn put(&mut self, swap: Swap, now: Timestamp) -> Seen {
-        let Swap { id, expected: _, revision, next, record, messages } = swap;
-        let written = Written::new(revision, *next, record, now);
-        let seen = written.seen(now);
-        self.last.insert(id, self.order.len());
-        self.order.push((id, written, messages));
-        seen
     }
 }
 

@@ -34,6 +34,9 @@ const ALL: [Step; 4] =
 #[allow(clippy::cast_possible_truncation, reason = "a handful of files")]
 pub(super) const LATEST: u32 = ALL.len() as u32;
 
+/// From this version on a file has tapes beside it while it is in use.
+pub(super) const WITH_TAPES: u32 = 4;
+
 /// A file of that version, and what it lacks. An older release refuses a newer file, whatever the step.
 pub(super) fn schema(version: u32) -> Schema {
     let told = |(number, step): (u32, &Step)| Migration {

@@ -12,6 +12,7 @@ use super::failure::{Failure, quoted};
 use super::file::{self, Found};
 use super::fresh::Fresh;
 use super::intake::{self, Intake};
+use super::judge::Lookup;
 use super::owner::Owner;
 use super::reader::{Lists, Looks, no_thread};
 use super::tape::Tapes;
@@ -64,8 +65,7 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
     let writer = Arc::new(Writer::start(thread).map_err(|error| no_thread(&error))?);
     let looking = connection::reader(&path, options.cache_bytes).map_err(failed)?;
     let intake = Intake::start(|orders| intake::Thread {
-        connection: looking,
-        path: path.clone(),
+        file: Lookup { connection: looking, path: path.clone() },
         clock: clock.clone(),
         tapes,
         fresh,
@@ -96,8 +96,8 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
 /// Carries over what a process left on its tapes when it died, and makes them ours.
 fn take_in(connection: &mut Connection, path: &Path) -> Result<Tapes, Failure> {
     let failed = |error: rusqlite::Error| Failure::of(path, &error);
-    let intake = carry::Intake::of(connection).map_err(failed)?;
-    let rounds = carry::rounds(path, &intake)?;
+    let intake = carry::Intake::of(connection).map_err(failed)?.expect("the schema is this release's");
+    let rounds = carry::left(path, connection)?;
     let last = carry::recover(connection, path, intake.carried, rounds)?;
     let tapes = Tapes::open(path, intake.identity, last + 1).map_err(|error| {
         let message = format!(

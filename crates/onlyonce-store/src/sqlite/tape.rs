@@ -217,10 +217,8 @@ mod tests {
         }
 
         fn rounds(&self) -> Vec<Found> {
-            match read(&self.file(), &OURS).unwrap() {
-                Beside::Rounds(rounds) => rounds,
-                other => panic!("{other:?}"),
-            }
+            let Beside::Rounds(rounds) = read(&self.file(), &OURS).unwrap() else { panic!("no rounds") };
+            rounds
         }
     }
 

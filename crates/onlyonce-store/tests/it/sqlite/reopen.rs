@@ -7,7 +7,7 @@ use onlyonce_core::record::{Effects, Reason, Revision, State, Token};
 use onlyonce_core::time::When;
 use onlyonce_store::clock::ManualClock;
 use onlyonce_store::outbox::Settled;
-use onlyonce_store::sqlite::{Expired, Options, Sqlite};
+use onlyonce_store::sqlite::{Expired, Guest, Options, Sqlite};
 use onlyonce_store::{Change, ErrorKind, Outbox, Store};
 
 use super::folder::Folder;
@@ -136,6 +136,27 @@ async fn within_a_round() -> (Files, Vec<u64>) {
         }
     }
     panic!("this machine is too slow to write {RECORDS} records in {ROUND_AGE:?}");
+}
+
+/// P05: what a dead process left is copied and counted with what is only on its tapes, and they stay as they are.
+#[tokio::test]
+async fn a_guest_finds_what_is_only_on_the_tapes() {
+    let (dead, _) = within_a_round().await;
+    let folder = Folder::new();
+    dead.write(&folder);
+    let guest = Guest::open(folder.file()).unwrap();
+    let health = guest.check().await.unwrap();
+    assert_eq!((health.records, health.faults), (RECORDS, Vec::new()));
+    let copy = folder.path().join("copy.db");
+    guest.backup(&copy, |_| ()).await.unwrap();
+    assert_eq!(fs::read(folder.path().join("onlyonce.db-tape1")).unwrap(), dead.tape);
+    let copied = open(&copy).await;
+    let original = open(folder.file()).await;
+    for number in 0..RECORDS {
+        let id = id(&number.to_string());
+        let [copied, original] = [copied.load(id).await.unwrap(), original.load(id).await.unwrap()];
+        assert_eq!(copied.unwrap().record, original.unwrap().record);
+    }
 }
 
 /// P05, P07: without its tapes a file lacks what was written last, and is refused; with another's too. Nothing is changed.
