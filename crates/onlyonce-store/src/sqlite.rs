@@ -19,10 +19,11 @@
 //! # });
 //! ```
 //!
-//! 1. **Durable means synced.** WAL with `synchronous=FULL`: every commit is flushed to the disk before anybody is
-//!    told of it, and before any reader sees it. This holds as far as the disk keeps its word about `fsync`.
-//! 2. **One thread writes** (`writer.rs`). What comes while a commit is under way goes into the next, together.
-//!    Readers do not wait for it, nor it for them (`reader.rs`). The WAL is carried over beside it (`wal.rs`).
+//! 1. **Durable means synced.** Every swap is on a tape (`tape.rs`) and flushed to the disk before anybody is told of it,
+//!    and before any reader sees it. This holds as far as the disk keeps its word about `fdatasync`.
+//! 2. **One thread takes swaps in** (`intake.rs`). What comes while a batch is synced goes into the next, together. Another
+//!    carries them over into the database (`carry.rs`, `writer.rs`), half a second later at most; nobody waits for it, nor
+//!    do those who read (`reader.rs`, `fresh.rs`). The WAL is carried over beside it (`wal.rs`).
 //! 3. **One process has the file** (`owner.rs`). A second one is told which. So whatever was running when a process
 //!    takes the file was left by a dead one, and lapses at once (`lapse.rs`): by its effects, retryable or unknown.
 //! 4. **The clock** is the machine's, held monotonic, and never begins before the latest stamp in the file.
