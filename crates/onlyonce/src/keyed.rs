@@ -71,11 +71,11 @@ pub(crate) struct Call<S> {
 
 impl<S> Call<S> {
     /// Makes the call. It is made once, and takes the request with it.
-    fn made<B, R>(self: Box<Self>) -> S::Future
+    fn made<B, R>(self) -> S::Future
     where
         S: Service<Request<Body<B>>, Response = Response<R>>,
     {
-        let Self { mut inner, parts, body } = *self;
+        let Self { mut inner, parts, body } = self;
         inner.call(Request::from_parts(parts, Body::whole(body)))
     }
 }
