@@ -263,7 +263,8 @@ mod tests {
     /// Three rounds on so many records, of which the larger store has `rps` to 100, p99 of 2 ms with the reaper to 1,
     /// and all else is as it should be.
     fn grown(records: u64, rps: f64) -> Grown {
-        let written = |commits| Written { requests: 100, commits, transactions: 0, carried_over: 1, bytes: 1000 };
+        let written =
+            |commits| Written { requests: 100, commits, transactions: 0, carried_over: 1, bytes: 1000 };
         let one =
             OneCaller { append_ms: 0.1, overwrite_ms: 0.08, plain_ms: 0.05, layer_ms: 0.3, hand_ms: 0.5 };
         let kill = Kill { ready_ms: 20.0, plain_ready_ms: 5.0, wal_bytes: 4_000_000, lapsed: 64 };
