@@ -30,6 +30,7 @@
 //! A pooler in front must keep a session to itself (PgBouncer: `pool_mode=session`): statements are prepared once a
 //! connection, and its time-outs are settings of the session.
 
+mod connection;
 mod doubt;
 mod failure;
 mod letters;
@@ -176,8 +177,8 @@ impl Postgres {
     ///
     /// As for [`Store::prepare`], but that nothing is changed.
     pub async fn schema(&self) -> Result<Schema, Error> {
-        let connection = self.behind.connect().await?;
-        Ok(migration::schema(&connection.client, &self.place).await?)
+        let client = self.behind.connect().await?.into_client();
+        Ok(migration::schema(&client, &self.place).await?)
     }
 
     /// A schema that a newer release has changed beyond us is neither read nor written.
@@ -199,8 +200,8 @@ impl Postgres {
 #[async_trait]
 impl Store for Postgres {
     async fn prepare(&self) -> Result<(), Error> {
-        let mut connection = self.behind.connect().await?;
-        migration::run(&mut connection.client, &self.place).await?;
+        let mut client = self.behind.connect().await?.into_client();
+        migration::run(&mut client, &self.place).await?;
         // What a role was not granted is told now, and not by a cache that nobody ever uses.
         self.epoch().await.map(drop)
     }
