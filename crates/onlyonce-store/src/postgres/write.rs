@@ -195,7 +195,17 @@ async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<(Id, Found)>, Failure> {
         parameters.extend(messages);
     }
     let rows = pool.write(verb, &parameters).await?;
-    Ok(rows.iter().map(|row| (swap.id, found(swap.id, row, 0))).collect())
+    match swap.expected {
+        Some(expected) if rows.is_empty() => lost_to(pool, swap.id, expected).await,
+        _ => Ok(rows.iter().map(|row| (swap.id, found(swap.id, row, 0))).collect()),
+    }
+}
+
+/// What an update that wrote nothing was lost to: nothing to tell where the row is gone, or is what was expected by now.
+async fn lost_to(pool: &Pool, id: Id, expected: i64) -> Result<Vec<(Id, Found)>, Failure> {
+    let rows = pool.query(Verb::Load, &[&&id.0[..]]).await?;
+    let is_other = |row: &&Row| column::<i64>(row, 0).ok() != Some(expected);
+    Ok(rows.iter().filter(is_other).map(|row| (id, found(id, row, 0))).collect())
 }
 
 /// In the order of ids: rows are locked in that order.
