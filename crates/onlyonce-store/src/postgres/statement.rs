@@ -154,7 +154,7 @@ const INSERT: &str = "
         RETURNING written_at
     )";
 const INSERTED: &str = "
-    SELECT NULL::bigint, written_at, NULL::bytea, written_at FROM written
+    SELECT NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM written
     UNION ALL
     SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
     FROM {schema}.onlyonce_record WHERE id = $1";
@@ -229,9 +229,9 @@ const BATCH: &str = "
         WHERE record.id = locked.id AND record.revision = locked.expected
         RETURNING record.id, record.written_at
     )
-    SELECT id, NULL::bigint, written_at, NULL::bytea, written_at FROM inserted
+    SELECT id, NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM inserted
     UNION ALL
-    SELECT id, NULL::bigint, written_at, NULL::bytea, written_at FROM updated
+    SELECT id, NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM updated
     UNION ALL
     SELECT record.id, record.revision, record.written_at, record.record,
            greatest(clock_timestamp(), record.written_at)
