@@ -7,6 +7,8 @@
 //!      └─ with messages ─► alone ◄──────────────────────┘
 //! ```
 //!
+//! A lone insert that is lost shows what it was lost to; a lone update does not, and what stands there is looked at then.
+//!
 //! A batch never waits for one row. What it skipped since somebody holds it, what it could not insert since somebody
 //! inserts it right now, and every row of a batch that the server refused goes alone: outside the batcher, with a lock
 //! time-out, so that nobody else waits and one bad row fails alone.
