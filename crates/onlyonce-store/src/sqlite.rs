@@ -19,10 +19,11 @@
 //! # });
 //! ```
 //!
-//! 1. **Durable means synced.** WAL with `synchronous=FULL`: every commit is flushed to the disk before anybody is
-//!    told of it, and before any reader sees it. This holds as far as the disk keeps its word about `fsync`.
-//! 2. **One thread writes** (`writer.rs`). What comes while a commit is under way goes into the next, together.
-//!    Readers do not wait for it, nor it for them (`reader.rs`). The WAL is carried over beside it (`wal.rs`).
+//! 1. **Durable means synced.** Every swap is on a tape (`tape.rs`) and flushed to the disk before anybody is told of it,
+//!    and before any reader sees it. This holds as far as the disk keeps its word about `fdatasync`.
+//! 2. **One thread takes swaps in** (`intake.rs`). What comes while a batch is synced goes into the next, together. Another
+//!    carries them over into the database (`carry.rs`, `writer.rs`), half a second later at most; nobody waits for it, nor
+//!    do those who read (`reader.rs`, `fresh.rs`). The WAL is carried over beside it (`wal.rs`).
 //! 3. **One process has the file** (`owner.rs`). A second one is told which. So whatever was running when a process
 //!    takes the file was left by a dead one, and lapses at once (`lapse.rs`): by its effects, retryable or unknown.
 //! 4. **The clock** is the machine's, held monotonic, and never begins before the latest stamp in the file.
@@ -37,11 +38,15 @@
 //! a long read there keeps the WAL from beginning anew, so that it grows.
 
 mod backup;
+mod carry;
 mod check;
 mod connection;
 mod failure;
 mod file;
+mod fresh;
 mod guest;
+mod intake;
+mod judge;
 mod lapse;
 mod letters;
 mod migration;
@@ -52,6 +57,8 @@ mod reader;
 mod reap;
 mod row;
 mod scan;
+mod slip;
+mod tape;
 mod wal;
 mod writer;
 
@@ -68,6 +75,7 @@ pub use guest::Guest;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
 
 use self::file::Handle;
+use self::intake::Intake;
 use self::letters::Claim;
 use self::owner::Owner;
 use self::reader::{Lists, Looks};
@@ -80,16 +88,21 @@ use crate::outbox::{Claimed, Message, Outbox, Settled};
 use crate::{Change, Epoch, Error, ErrorKind, Page, Query, Store, Swapped};
 
 /// Every step of this engine at which a test may let the process die; see [`mod@crate::failpoint`].
-pub const FAILPOINTS: [&str; 14] = [
+pub const FAILPOINTS: [&str; 19] = [
     "sqlite.create.before",
     "sqlite.create.after",
     "sqlite.migrate.before",
     "sqlite.migrate.after",
+    "sqlite.recover.before",
+    "sqlite.recover.after",
+    "sqlite.tapes.created",
     "sqlite.lapse.before",
     "sqlite.lapse.after",
     "sqlite.open.ready",
     "sqlite.commit.before",
     "sqlite.commit.after",
+    "sqlite.carry.before",
+    "sqlite.carry.after",
     "sqlite.reap.before",
     "sqlite.reap.after",
     "sqlite.checkpoint.before",
@@ -123,7 +136,8 @@ impl Default for Options {
 ///
 /// Dropping it carries out what was handed in, and gives the file free.
 pub struct Sqlite {
-    writer: Writer,
+    intake: Intake,
+    writer: Arc<Writer>,
     // Dropped in this order: who reads, who keeps the WAL, the hold on the file, and the right to it last.
     looks: Looks,
     lists: Lists,
@@ -142,10 +156,12 @@ pub struct Sqlite {
 /// What the engine has done since it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// Commits that wrote something; each is one `fsync` of the WAL.
+    /// Batches of swaps that were made durable; each is one `fdatasync` of a tape.
     pub commits: u64,
-    /// Pieces of work in them: swaps, and batches of reaping, claims and settlements.
+    /// Swaps in them.
     pub works: u64,
+    /// Transactions of the database that wrote something: rounds carried over, and what is no swap.
+    pub transactions: u64,
     /// How often the WAL was carried over.
     pub checkpoints: u64,
     /// Attempts of a dead process that lapsed when the file was opened.
@@ -178,6 +194,7 @@ impl Sqlite {
         Figures {
             commits: self.counts.commits.load(Ordering::Relaxed),
             works: self.counts.works.load(Ordering::Relaxed),
+            transactions: self.counts.transactions.load(Ordering::Relaxed),
             checkpoints: self.keeper.checkpoints(),
             lapsed: self.lapsed,
         }
@@ -189,6 +206,7 @@ impl Sqlite {
     ///
     /// As for [`Store::load`].
     pub async fn archived(&self, id: Id, limit: usize) -> Result<Vec<Record>, Error> {
+        self.intake.carry().await?;
         let stored = self.lists.run(move |connection| reap::archived(connection, id, limit)).await?;
         stored.into_iter().map(Stored::record).collect()
     }
@@ -206,19 +224,22 @@ impl Store for Sqlite {
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
-        self.writer.swap(Swap::of(id, change)).await
+        self.intake.swap(Swap::of(id, change)).await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
+        self.intake.carry().await?;
         let clock = self.clock.clone();
         self.lists.run(move |connection| scan::list(connection, &*clock, &query)).await
     }
 
     async fn count(&self) -> Result<Vec<(StateName, u64)>, Error> {
+        self.intake.carry().await?;
         self.lists.run(scan::count).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
+        self.intake.carry().await?;
         let clock = self.clock.clone();
         let find = move |connection: &rusqlite::Connection| reap::candidates(connection, limit, clock.now());
         let candidates = self.lists.run(find).await?;
@@ -249,12 +270,14 @@ impl Store for Sqlite {
 #[async_trait]
 impl Outbox for Sqlite {
     async fn claim(&self, token: Token, lease: Duration, limit: usize) -> Result<Vec<Claimed>, Error> {
+        self.intake.carry().await?;
         let claim = Claim { token, lease, limit };
         let size = Size { rows: limit, bytes: 0, statements: Statements::Many };
         self.writer.submit(size, move |writer, now| Ok(letters::claim(writer, claim, now)?)).await
     }
 
     async fn settle(&self, key: &str, token: Token, settled: Settled) -> Result<bool, Error> {
+        self.intake.carry().await?;
         let key = key.to_owned();
         let size = Size { rows: 1, bytes: 0, statements: Statements::Many };
         let settle = move |writer: &rusqlite::Connection, now| {
@@ -264,12 +287,14 @@ impl Outbox for Sqlite {
     }
 
     async fn dead_letters(&self, limit: usize) -> Result<Vec<(Message, Vec<Arc<str>>)>, Error> {
+        self.intake.carry().await?;
         self.lists.run(move |connection| Ok(letters::dead(connection, limit)?)).await
     }
 }
 
 impl Drop for Sqlite {
     fn drop(&mut self) {
+        self.intake.close();
         self.writer.close();
     }
 }

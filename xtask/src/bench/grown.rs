@@ -43,11 +43,13 @@ pub(super) struct Cost {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
     pub(super) requests: u64,
-    /// Each is one fsync of the WAL.
+    /// Of batches to a tape and of transactions to the database; each is one sync.
     pub(super) commits: u64,
+    /// Those to the database, which nobody waits for.
+    pub(super) transactions: u64,
     /// How often the WAL was carried over into the file.
     pub(super) carried_over: u64,
-    /// To the WAL and the file, by the kernel's count.
+    /// To the tapes, the WAL and the file, by the kernel's count.
     pub(super) bytes: u64,
 }
 
@@ -146,11 +148,12 @@ impl Grown {
 
     fn cost_lines(&self) -> Vec<Line> {
         let line = |what: &str, written: &Written, target: &str, standing| Line {
-            what: format!("commits (fsyncs of the WAL) a request, {what}"),
+            what: format!("commits (syncs of a tape or the WAL) a request, {what}"),
             measured: format!(
-                "{:.3} ({:.0} bytes written a request, WAL carried over {} times)",
+                "{:.3} ({:.0} bytes written a request, {} of the commits behind the callers, WAL carried over {} times)",
                 written.commits_each(),
                 written.bytes_each(),
+                written.transactions,
                 written.carried_over
             ),
             target: target.to_owned(),
@@ -175,6 +178,7 @@ impl Grown {
             json!({
                 "requests": written.requests,
                 "commits": written.commits,
+                "transactions": written.transactions,
                 "carried_over": written.carried_over,
                 "bytes": written.bytes,
             })
@@ -259,7 +263,7 @@ mod tests {
     /// Three rounds on so many records, of which the larger store has `rps` to 100, p99 of 2 ms with the reaper to 1,
     /// and all else is as it should be.
     fn grown(records: u64, rps: f64) -> Grown {
-        let written = |commits| Written { requests: 100, commits, carried_over: 1, bytes: 1000 };
+        let written = |commits| Written { requests: 100, commits, transactions: 0, carried_over: 1, bytes: 1000 };
         let one =
             OneCaller { append_ms: 0.1, overwrite_ms: 0.08, plain_ms: 0.05, layer_ms: 0.3, hand_ms: 0.5 };
         let kill = Kill { ready_ms: 20.0, plain_ready_ms: 5.0, wal_bytes: 4_000_000, lapsed: 64 };

@@ -202,13 +202,16 @@ impl Growth<'_> {
 
 /// What one load made the server write.
 fn written(server: &Server, work: Work<'_>) -> Result<Written> {
-    let commits = |figures: &Value| number(figures, "commits");
+    let transactions = |figures: &Value| number(figures, "transactions");
+    let commits =
+        |figures: &Value| Ok::<_, anyhow::Error>(number(figures, "commits")? + transactions(figures)?);
     let (before, bytes_before) = (server.figures()?, server.written_bytes()?);
     let sample = load::wrk_once(server, named(LAYER_SQLITE), work)?;
     let (after, bytes_after) = (server.figures()?, server.written_bytes()?);
     Ok(Written {
         requests: sample.requests,
         commits: commits(&after)? - commits(&before)?,
+        transactions: transactions(&after)? - transactions(&before)?,
         carried_over: number(&after, "carried_over")? - number(&before, "carried_over")?,
         bytes: bytes_after - bytes_before,
     })

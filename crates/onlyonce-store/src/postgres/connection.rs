@@ -85,9 +85,7 @@ impl Connection {
     pub(super) fn into_client(self) -> Client {
         let Self { client, line, .. } = self;
         if let Some(mut carrier) = line.carrier {
-            tokio::spawn(async move {
-                while let Some(Ok(_)) = std::future::poll_fn(&mut carrier).await {}
-            });
+            tokio::spawn(async move { while let Some(Ok(_)) = std::future::poll_fn(&mut carrier).await {} });
         }
         client
     }

@@ -29,6 +29,8 @@ impl Sqlite {
     ///
     /// Where the file cannot be read at all. What is wrong in it is no error, but [`Health::faults`].
     pub async fn check(&self) -> Result<Health, Error> {
+        // Where that fails, the file is checked as it is.
+        let _ = self.intake.carry().await;
         self.lists.run(health).await
     }
 }

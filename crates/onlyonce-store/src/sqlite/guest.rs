@@ -12,8 +12,9 @@ use super::backup::{self, Progress};
 use super::check::{self, Health};
 use super::failure::{Failure, quoted};
 use super::file::{self, Found};
+use super::fresh::Round;
 use super::writer::Refused;
-use super::{connection, migration};
+use super::{carry, connection, migration, row, slip};
 use crate::{Error, ErrorKind, Schema};
 
 const CACHE_BYTES: usize = 4 << 20;
@@ -149,8 +150,27 @@ fn health(path: &Path, connection: &Connection) -> Result<Health, Failure> {
         Refused::Sqlite(error) => Failure::of(path, &error),
         Refused::Stored(error) => Failure::new(error.kind(), error.to_string()),
     });
+    let found = found.and_then(|mut health| {
+        add_tapes(path, connection, &mut health)?;
+        Ok(health)
+    });
     leave(connection, path);
     found
+}
+
+/// What is on the tapes and not in the database yet. While the owner writes it may be counted on its way.
+fn add_tapes(path: &Path, connection: &Connection, health: &mut Health) -> Result<(), Failure> {
+    let failed = |error: rusqlite::Error| Failure::of(path, &error);
+    for found in carry::left(path, connection)? {
+        let mut round = Round::default();
+        for batch in &found.batches {
+            health.faults.extend(slip::read_all(batch, &mut round).err().map(|error| error.to_string()));
+        }
+        for id in round.written.keys() {
+            health.records += usize::from(row::revision(connection, *id).map_err(failed)?.is_none());
+        }
+    }
+    Ok(())
 }
 
 /// Where nobody else has the file and its WAL is empty, SQLite may take its own files away again. A WAL with something

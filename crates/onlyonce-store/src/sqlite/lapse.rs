@@ -8,9 +8,11 @@ use onlyonce_core::record::{Id, Revision, StateName};
 use onlyonce_core::time::Timestamp;
 use rusqlite::{Connection, params};
 
-use super::row::{Stored, Swap};
+use super::carry;
+use super::fresh::Written;
+use super::row::Stored;
 use super::writer::{Refused, keep_time};
-use crate::{Change, failpoint};
+use crate::{codec, failpoint};
 
 /// So many go into one transaction.
 const ROWS_MAX: i64 = 1_000;
@@ -49,8 +51,8 @@ fn one(connection: &Connection, stored: Stored, now: Timestamp) -> Result<bool, 
     let Ok(seen) = stored.seen(now) else { return Ok(false) };
     let Some(next) = machine::abandon(&seen) else { return Ok(false) };
     let revision = mint(connection)?;
-    let change = Change { expected: Some(seen.revision), revision, next, messages: Vec::new() };
-    Swap::of(id, change).run(connection, now)?;
+    let blob = codec::encode(&next);
+    carry::put(connection, id, &Written::new(revision, *next, blob, now))?;
     Ok(true)
 }
 

@@ -9,21 +9,15 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::outbox::{Claimed, Message, Settled};
 
-/// In the transaction of the swap. Relies on the unique index over keys: a message that is there already is the same
+/// In the transaction that carries its swap over. Relies on the unique index over keys: a message that is there already is the same
 /// message, and is kept once.
-pub(super) fn store(connection: &Connection, messages: &[Message], now: Timestamp) -> rusqlite::Result<()> {
+pub(super) fn store(connection: &Connection, message: &Message, now: Timestamp) -> rusqlite::Result<()> {
     const SQL: &str = "
         INSERT INTO message (key, destination, payload, due_at) VALUES (?1, ?2, ?3, ?4)
         ON CONFLICT (key) DO NOTHING";
-    if messages.is_empty() {
-        return Ok(());
-    }
-    let mut statement = connection.prepare_cached(SQL)?;
-    for message in messages {
-        let (key, destination) = (&*message.key, &*message.destination);
-        statement.execute(params![key, destination, &message.payload[..], now.as_micros()])?;
-    }
-    Ok(())
+    let (key, destination) = (&*message.key, &*message.destination);
+    let parameters = params![key, destination, &message.payload[..], now.as_micros()];
+    connection.prepare_cached(SQL)?.execute(parameters).map(drop)
 }
 
 /// What a claim has been asked for.

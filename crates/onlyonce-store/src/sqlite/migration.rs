@@ -27,11 +27,15 @@ macro_rules! step {
 }
 
 /// In order; the first leads to version 1.
-const ALL: [Step; 3] = [step!("0001-records"), step!("0002-messages"), step!("0003-archive")];
+const ALL: [Step; 4] =
+    [step!("0001-records"), step!("0002-messages"), step!("0003-archive"), step!("0004-intake")];
 
 /// The version that this release writes.
 #[allow(clippy::cast_possible_truncation, reason = "a handful of files")]
 pub(super) const LATEST: u32 = ALL.len() as u32;
+
+/// From this version on a file has tapes beside it while it is in use.
+pub(super) const WITH_TAPES: u32 = 4;
 
 /// A file of that version, and what it lacks. An older release refuses a newer file, whatever the step.
 pub(super) fn schema(version: u32) -> Schema {

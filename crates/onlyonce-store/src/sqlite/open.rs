@@ -10,11 +10,15 @@ use rusqlite::config::DbConfig;
 
 use super::failure::{Failure, quoted};
 use super::file::{self, Found};
+use super::fresh::Fresh;
+use super::intake::{self, Intake};
+use super::judge::Lookup;
 use super::owner::Owner;
 use super::reader::{Lists, Looks, no_thread};
+use super::tape::Tapes;
 use super::wal::Keeper;
 use super::writer::{self, Refused, Writer};
-use super::{Options, Sqlite, connection, lapse, migration};
+use super::{Options, Sqlite, carry, connection, lapse, migration};
 use crate::clock::{Clock, SystemClock};
 use crate::{ErrorKind, failpoint};
 
@@ -38,6 +42,7 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
     let handle = file::handle(&path)?;
     let mut connection = connection::writer(&path, options.cache_bytes).map_err(failed)?;
     make_ready(&mut connection, &path, found, &options)?;
+    let tapes = take_in(&mut connection, &path)?;
     let clock = time(&connection, options.clock).map_err(failed)?;
     let lapsed = lapse::all(&mut connection, clock.now()).map_err(|refused| match refused {
         Refused::Sqlite(error) => Failure::of(&path, &error),
@@ -47,18 +52,32 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
     let (keeper, signal) = Keeper::start(&path, &handle).map_err(|error| no_thread(&error))?;
     signal.watch(&mut connection).map_err(failed)?;
     let counts = Arc::<writer::Counts>::default();
-    let looks = Looks::start(&path, &clock, options.readers)?;
+    let fresh = Arc::<Fresh>::default();
+    let looks = Looks::start(&path, &clock, &fresh, options.readers)?;
     let thread = writer::Thread {
         connection,
         path: path.clone(),
         clock: clock.clone(),
         wal: signal,
         counts: counts.clone(),
-        damage: None,
+        damage: writer::Damage::default(),
     };
-    let writer = Writer::start(thread).map_err(|error| no_thread(&error))?;
+    let writer = Arc::new(Writer::start(thread).map_err(|error| no_thread(&error))?);
+    let looking = connection::reader(&path, options.cache_bytes).map_err(failed)?;
+    let intake = Intake::start(|orders| intake::Thread {
+        file: Lookup { connection: looking, path: path.clone() },
+        clock: clock.clone(),
+        tapes,
+        fresh,
+        writer: writer.clone(),
+        counts: counts.clone(),
+        orders,
+        round: intake::State::default(),
+    });
+    let intake = intake.map_err(|error| no_thread(&error))?;
     let lists = Lists::new(&path, &handle);
     Ok(Sqlite {
+        intake,
         writer,
         looks,
         lists,
@@ -72,6 +91,24 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
         handle,
         _owner: owner,
     })
+}
+
+/// Carries over what a process left on its tapes when it died, and makes them ours.
+fn take_in(connection: &mut Connection, path: &Path) -> Result<Tapes, Failure> {
+    let failed = |error: rusqlite::Error| Failure::of(path, &error);
+    let intake = carry::Intake::of(connection).map_err(failed)?.expect("the schema is this release's");
+    let rounds = carry::left(path, connection)?;
+    let last = carry::recover(connection, path, intake.carried, rounds)?;
+    let tapes = Tapes::open(path, intake.identity, last + 1).map_err(|error| {
+        let message = format!(
+            "tapes of store file {} cannot be created: {error}; let this process write in its folder",
+            quoted(path)
+        );
+        Failure::new(file::kind_of(&error), message)
+    })?;
+    failpoint!("sqlite.tapes.created");
+    carry::set_open(connection, true).map_err(failed)?;
+    Ok(tapes)
 }
 
 /// Until the file is known to be good, closing it must not carry its WAL over: it is refused untouched.

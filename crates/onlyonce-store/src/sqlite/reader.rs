@@ -1,6 +1,6 @@
 //! Looks and listings, beside the writer: in WAL mode neither waits for the other.
 //!
-//! A look goes to a thread that keeps its connection warm and takes all that wait at once, in one read transaction.
+//! A look that finds nothing fresh (`fresh.rs`) goes to a thread that keeps its connection warm and takes all that wait at once, in one read transaction.
 //! They are taken out of the queue *before* the transaction begins: it shows all that was durable by then, and so
 //! all that any of them was promised. Listings may take long, and go to tokio's threads for blocking work.
 
@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use super::connection::{self, run};
 use super::failure::Failure;
 use super::file::Handle;
+use super::fresh::Fresh;
 use super::row;
 use crate::clock::Clock;
 use crate::{Error, ErrorKind};
@@ -40,11 +41,24 @@ pub(super) struct Looks {
     queues: Vec<Sender<Look>>,
     threads: Vec<JoinHandle<()>>,
     next: AtomicUsize,
+    fresh: Arc<Fresh>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Looks {
-    pub(super) fn start(path: &Path, clock: &Arc<dyn Clock>, readers: usize) -> Result<Self, Failure> {
-        let mut looks = Self { queues: Vec::new(), threads: Vec::new(), next: AtomicUsize::new(0) };
+    pub(super) fn start(
+        path: &Path,
+        clock: &Arc<dyn Clock>,
+        fresh: &Arc<Fresh>,
+        readers: usize,
+    ) -> Result<Self, Failure> {
+        let mut looks = Self {
+            queues: Vec::new(),
+            threads: Vec::new(),
+            next: AtomicUsize::new(0),
+            fresh: fresh.clone(),
+            clock: clock.clone(),
+        };
         for _ in 0..readers.max(1) {
             let connection =
                 connection::reader(path, CACHE_BYTES).map_err(|error| Failure::of(path, &error))?;
@@ -58,7 +72,18 @@ impl Looks {
         Ok(looks)
     }
 
+    fn look_at_fresh(&self, id: Id) -> Option<Seen> {
+        let rounds = self.fresh.read();
+        // The clock after the look: never before what the record was stamped with.
+        rounds.get(&id).map(|written| written.seen(self.clock.now()))
+    }
+
     pub(super) async fn look(&self, id: Id) -> Answer {
+        if let Some(seen) = self.look_at_fresh(id) {
+            // Whoever looks again and again must not keep the others of its runtime from their turn.
+            tokio::task::coop::consume_budget().await;
+            return Ok(Some(seen));
+        }
         let (caller, answer) = oneshot::channel();
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len();
         // A thread that has died drops the look, and so closes its channel.

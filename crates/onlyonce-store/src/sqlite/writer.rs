@@ -1,31 +1,24 @@
-//! The one thread that writes.
-//!
-//! What waits while a transaction commits goes into the next one, together. A lone write finds the thread idle, and
-//! goes at once.
+//! The one thread that writes to the database: rounds that are carried over, and what is no swap.
 //!
 //! ```text
-//!   swap ─┐                   ┌─ work, work, work ──┐                    ┌─► a task of each runtime ─► callers
-//!   swap ─┼─► queue ─► BEGIN ─┤ each its own answer ├─► COMMIT (fsync) ──┤
-//!   reap ─┘                   └─────────────────────┘                    └─► who asked for anything else
+//!   round ─┐                   ┌─ work, work, work ──┐
+//!   reap  ─┼─► queue ─► BEGIN ─┤ each its own answer ├─► COMMIT (fsync) ──► who asked
+//!   claim ─┘                   └─────────────────────┘
 //! ```
 //!
-//! Answers go to one task of each runtime that waits (`post.rs`): this thread, which is the one that everybody waits for,
-//! does not wake each caller itself.
-//!
-//! 1. Nobody is answered before the commit is durable; also not those who lost, since they were shown what the same
-//!    transaction wrote.
+//! 1. Nobody is answered before the commit is durable.
 //! 2. Work that fails leaves nothing behind and fails alone, unless SQLite gave up the whole transaction: then all of
-//!    it is `Unavailable`, and nothing of it was written.
+//!    it is `Unavailable`, and nothing of it was written. A round that fails takes its transaction with it.
 //! 3. A commit that fails is `Unavailable` for everyone in it. SQLite has rolled it back; where the system says that
 //!    the disk did not take it, a crash right then may still find it in the WAL. So nobody may say that it was not
-//!    written: the callers look, and recognise their writes by their revisions.
+//!    written.
 //! 4. Once SQLite has called the file damaged, nothing more is written to it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use onlyonce_core::time::Timestamp;
@@ -34,15 +27,13 @@ use tokio::sync::oneshot;
 
 use super::connection::run;
 use super::failure::Failure;
-use super::post::{Bags, Letter, Offices};
-use super::row::Swap;
-use super::wal;
+use super::{carry, wal};
 use crate::clock::Clock;
-use crate::{Error, ErrorKind, Swapped, failpoint};
+use crate::{Error, ErrorKind, failpoint};
 
-/// How much goes into one transaction. More than callers that wait at once in practice; a bound all the same.
-pub(super) const ROWS_MAX: usize = 512;
-pub(super) const BYTES_MAX: usize = 4 << 20;
+/// How much goes into one transaction.
+const ROWS_MAX: usize = 512;
+const BYTES_MAX: usize = 4 << 20;
 
 /// Why work was not done: SQLite would not, or what is stored cannot be understood.
 pub(super) enum Refused {
@@ -70,48 +61,42 @@ pub(super) struct Size {
     pub(super) statements: Statements,
 }
 
-/// A single statement is atomic by itself; several are made so.
+/// Several statements are made one. SQLite keeps every page that they change for that, which a round is too large for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Statements {
-    One,
+    /// Undone alone.
     Many,
+    /// Undone with its transaction.
+    Whole,
 }
 
-/// What the writer has done so far.
+/// What was made durable so far, on the tapes and in the database.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) commits: AtomicU64,
     pub(super) works: AtomicU64,
+    pub(super) transactions: AtomicU64,
 }
 
 /// The way to the thread.
 pub(super) struct Writer {
     orders: Sender<Order>,
-    offices: Offices,
+    damage: Damage,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 enum Order {
-    Swap(Box<Letter>),
-    Other(Box<dyn Work>),
+    Work(Box<dyn Work>),
     Stop,
 }
 
 impl Writer {
     pub(super) fn start(thread: Thread) -> std::io::Result<Self> {
         let (orders, queue) = mpsc::channel();
+        let damage = thread.damage.clone();
         let named = thread::Builder::new().name("onlyonce-writer".to_owned());
         let thread = named.spawn(move || thread.run(&queue))?;
-        Ok(Self { orders, offices: Offices::default(), thread: Mutex::new(Some(thread)) })
-    }
-
-    /// Carries out a swap, and answers once it is durable; also where its caller goes away.
-    pub(super) async fn swap(&self, swap: Swap) -> Result<Swapped, Error> {
-        let (caller, answer) = oneshot::channel();
-        let letter = Letter { swap, done: None, sender: self.offices.here(), caller };
-        // A thread that has ended has dropped its end, and drops this: its channel closes.
-        let _ = self.orders.send(Order::Swap(Box::new(letter)));
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        Ok(Self { orders, damage, thread: Mutex::new(Some(thread)) })
     }
 
     /// Runs `work` in a transaction, and answers once it is durable. It is carried out also where its caller goes away.
@@ -121,9 +106,28 @@ impl Writer {
         work: impl FnOnce(&Connection, Timestamp) -> Result<R, Refused> + Send + 'static,
     ) -> Result<R, Error> {
         let (caller, answer) = oneshot::channel();
-        let _ =
-            self.orders.send(Order::Other(Box::new(Other { size, work: Some(work), done: None, caller })));
+        self.hand_in(Box::new(Other { size, work: Some(work), done: None, caller }));
         answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// What SQLite said, where it has found the file damaged: nothing more is written to it.
+    pub(super) fn damage(&self) -> Option<&Failure> {
+        self.damage.get()
+    }
+
+    /// Hands in work that tells by itself how it ended.
+    pub(super) fn hand_in(&self, work: Box<dyn Work>) {
+        // A thread that has ended has dropped its end, and drops this.
+        let _ = self.orders.send(Order::Work(work));
+    }
+
+    /// Nothing is left on the tapes: they need not be there any more. Whether the database says so now.
+    pub(super) fn release(&self) -> bool {
+        let (caller, answer) = oneshot::channel();
+        let size = Size { rows: 1, bytes: 0, statements: Statements::Many };
+        let work = |connection: &Connection, _| Ok(carry::set_open(connection, false)?);
+        self.hand_in(Box::new(Other { size, work: Some(work), done: None, caller }));
+        answer.blocking_recv().is_ok_and(|released| released.is_ok())
     }
 
     /// Carries out what was handed in so far, and waits for it.
@@ -142,20 +146,20 @@ pub(super) struct Thread {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) wal: wal::Signal,
     pub(super) counts: Arc<Counts>,
-    /// What SQLite said when it found the file damaged.
-    pub(super) damage: Option<Failure>,
+    pub(super) damage: Damage,
 }
+
+/// What SQLite said when it found the file damaged.
+pub(super) type Damage = Arc<OnceLock<Failure>>;
 
 impl Thread {
     fn run(mut self, queue: &Receiver<Order>) {
         while let Ok(first) = queue.recv() {
             let (mut works, is_last) = collect(first, queue);
             let outcome = self.transact(&mut works);
-            let mut bags = Bags::default();
             for work in works {
-                work.end(&outcome, &mut bags);
+                work.end(&outcome);
             }
-            bags.send();
             if is_last {
                 break;
             }
@@ -167,7 +171,7 @@ impl Thread {
         if works.is_empty() {
             return Ok(());
         }
-        if let Some(damage) = &self.damage {
+        if let Some(damage) = self.damage.get() {
             return Err(damage.clone());
         }
         let outcome = self.commit(works);
@@ -175,7 +179,12 @@ impl Thread {
             // Where even this fails, the next BEGIN does too, and says so.
             let _ = run(&self.connection, "ROLLBACK");
         }
-        self.damage = outcome.as_ref().err().filter(|failure| failure.kind == ErrorKind::Corrupt).cloned();
+        if let Err(failure) = &outcome
+            && failure.kind == ErrorKind::Corrupt
+        {
+            // The first word counts.
+            let _ = self.damage.set(failure.clone());
+        }
         outcome
     }
 
@@ -190,13 +199,11 @@ impl Thread {
         }
         if self.connection.total_changes() > changes {
             keep_time(&self.connection, now).map_err(failed)?;
-            self.counts.commits.fetch_add(1, Ordering::Relaxed);
-            self.counts.works.fetch_add(works.len() as u64, Ordering::Relaxed);
-            metrics::histogram!("onlyonce_batch_size").record(u32::try_from(works.len()).unwrap_or(u32::MAX));
+            self.counts.transactions.fetch_add(1, Ordering::Relaxed);
         }
-        failpoint!("sqlite.commit.before");
+        failpoint!("sqlite.carry.before");
         run(&self.connection, "COMMIT").map_err(failed)?;
-        failpoint!("sqlite.commit.after");
+        failpoint!("sqlite.carry.after");
         Ok(())
     }
 
@@ -216,13 +223,13 @@ impl Thread {
             Ended::Failed(error) => {
                 let failure = Failure::of(&self.path, &error);
                 // A full disk or a damaged file is nobody's alone.
-                if self.connection.is_autocommit() || is_everybodys(failure.kind) {
+                if !is_many || self.connection.is_autocommit() || is_everybodys(failure.kind) {
                     return Err(failure);
                 }
                 work.fail(&failure);
-                self.undo(is_many).map_err(failed)?;
+                self.undo().map_err(failed)?;
             }
-            Ended::Refused => self.undo(is_many).map_err(failed)?,
+            Ended::Refused => self.undo().map_err(failed)?,
         }
         if is_many {
             run(&self.connection, "RELEASE work").map_err(failed)?;
@@ -230,8 +237,8 @@ impl Thread {
         Ok(())
     }
 
-    fn undo(&self, is_many: bool) -> rusqlite::Result<()> {
-        if is_many { run(&self.connection, "ROLLBACK TO work") } else { Ok(()) }
+    fn undo(&self) -> rusqlite::Result<()> {
+        run(&self.connection, "ROLLBACK TO work")
     }
 }
 
@@ -243,16 +250,16 @@ fn is_everybodys(kind: ErrorKind) -> bool {
 }
 
 /// A piece of work, whatever it answers.
-trait Work: Send {
+pub(super) trait Work: Send {
     fn size(&self) -> Size;
     fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended;
     /// It failed, alone.
     fn fail(&mut self, failure: &Failure);
-    /// The transaction has ended: the caller is told, by `bags` where it is a swap's.
-    fn end(self: Box<Self>, outcome: &Result<(), Failure>, bags: &mut Bags);
+    /// The transaction has ended: the caller is told.
+    fn end(self: Box<Self>, outcome: &Result<(), Failure>);
 }
 
-enum Ended {
+pub(super) enum Ended {
     Done,
     /// What is stored cannot be understood; its caller is told.
     Refused,
@@ -270,28 +277,7 @@ fn keep<R>(kept: &mut Option<Result<R, Error>>, done: Result<R, Refused>) -> End
     ended
 }
 
-impl Work for Letter {
-    fn size(&self) -> Size {
-        self.swap.size()
-    }
-
-    fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended {
-        keep(&mut self.done, self.swap.run(connection, now))
-    }
-
-    fn fail(&mut self, failure: &Failure) {
-        self.done = Some(Err(failure.error()));
-    }
-
-    fn end(mut self: Box<Self>, outcome: &Result<(), Failure>, bags: &mut Bags) {
-        if let Err(failure) = outcome {
-            self.fail(failure);
-        }
-        bags.put(self);
-    }
-}
-
-/// What is no swap.
+/// What somebody waits for.
 struct Other<R, F> {
     size: Size,
     work: Option<F>,
@@ -317,7 +303,7 @@ where
         self.done = Some(Err(failure.error()));
     }
 
-    fn end(mut self: Box<Self>, outcome: &Result<(), Failure>, _: &mut Bags) {
+    fn end(mut self: Box<Self>, outcome: &Result<(), Failure>) {
         if let Err(failure) = outcome {
             self.fail(failure);
         }
@@ -333,9 +319,8 @@ fn collect(first: Order, queue: &Receiver<Order>) -> (Vec<Box<dyn Work>>, bool) 
     let mut works: Vec<Box<dyn Work>> = Vec::new();
     let mut next = Some(first);
     while let Some(order) = next {
-        let work: Box<dyn Work> = match order {
-            Order::Swap(letter) => letter,
-            Order::Other(other) => other,
+        let work = match order {
+            Order::Work(work) => work,
             Order::Stop => return (works, true),
         };
         rows = rows.saturating_sub(work.size().rows);
@@ -347,7 +332,7 @@ fn collect(first: Order, queue: &Receiver<Order>) -> (Vec<Box<dyn Work>>, bool) 
     (works, false)
 }
 
-fn closed() -> Error {
+pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the store is closed")
 }
 

@@ -36,6 +36,8 @@ pub(crate) enum Stage {
     Creating,
     /// Opening a file that a killed process left, with an attempt in it that ran.
     Opening,
+    /// Carrying over what a process left on its tapes that died the moment it had written there.
+    Recovering,
     /// Serving an order; what is left of that order.
     Serving(Left),
     /// Keeping the lease of a handler that takes long.
@@ -44,6 +46,8 @@ pub(crate) enum Stage {
     Sweeping,
     /// Deleting a record that expired.
     Reaping,
+    /// Carrying a round over from its tape into the database.
+    TakingIn,
     /// Carrying the WAL over into the file.
     CarryingOver,
 }
@@ -66,7 +70,7 @@ const fn at(name: &'static str, stage: Stage) -> Failpoint {
 }
 
 /// In the order in which a life comes to them.
-pub(crate) const ALL: [Failpoint; 46] = [
+pub(crate) const ALL: [Failpoint; 53] = [
     at("sqlite.create.before", Stage::Creating),
     at("sqlite.create.after", Stage::Creating),
     at("sqlite.migrate.before:1", Stage::Creating),
@@ -75,6 +79,8 @@ pub(crate) const ALL: [Failpoint; 46] = [
     at("sqlite.migrate.after:2", Stage::Creating),
     at("sqlite.migrate.before:3", Stage::Creating),
     at("sqlite.migrate.after:3", Stage::Creating),
+    at("sqlite.migrate.before:4", Stage::Creating),
+    at("sqlite.migrate.after:4", Stage::Creating),
     at("postgres.migrate.before:1", Stage::Creating),
     at("postgres.migrate.after:1", Stage::Creating),
     at("postgres.migrate.before:2", Stage::Creating),
@@ -83,6 +89,9 @@ pub(crate) const ALL: [Failpoint; 46] = [
     at("postgres.migrate.after:3", Stage::Creating),
     at("postgres.migrate.before:4", Stage::Creating),
     at("postgres.migrate.after:4", Stage::Creating),
+    at("sqlite.recover.before", Stage::Recovering),
+    at("sqlite.recover.after", Stage::Recovering),
+    at("sqlite.tapes.created", Stage::Opening),
     at("sqlite.lapse.before", Stage::Opening),
     at("sqlite.lapse.after", Stage::Opening),
     at("sqlite.open.ready", Stage::Opening),
@@ -100,6 +109,8 @@ pub(crate) const ALL: [Failpoint; 46] = [
     at("postgres.write.before:2", Stage::Serving(Left::Worked)),
     at("postgres.write.after:2", Stage::Serving(Left::Completed)),
     at("finish.after", Stage::Serving(Left::Completed)),
+    at("sqlite.carry.before", Stage::TakingIn),
+    at("sqlite.carry.after", Stage::TakingIn),
     at("renew.before", Stage::Renewing),
     at("renew.after", Stage::Renewing),
     at("sweep.before", Stage::Sweeping),
@@ -116,6 +127,11 @@ pub(crate) const ALL: [Failpoint; 46] = [
 ];
 
 impl Failpoint {
+    /// The one of that name.
+    pub(crate) fn named(name: &str) -> &'static Self {
+        ALL.iter().find(|failpoint| failpoint.name == name).expect("it is in the list")
+    }
+
     /// The step alone.
     pub(crate) fn step(&self) -> &'static str {
         self.name.split_once(':').map_or(self.name, |(step, _)| step)
@@ -131,9 +147,13 @@ impl Failpoint {
         match self.stage {
             Stage::Serving(left) => matches!(left, Left::Reserved | Left::Worked),
             Stage::Renewing => true,
-            Stage::Creating | Stage::Opening | Stage::Sweeping | Stage::Reaping | Stage::CarryingOver => {
-                false
-            }
+            Stage::Creating
+            | Stage::Opening
+            | Stage::Recovering
+            | Stage::Sweeping
+            | Stage::Reaping
+            | Stage::TakingIn
+            | Stage::CarryingOver => false,
         }
     }
 }

@@ -29,6 +29,9 @@ pub(crate) async fn killed_twice(
         let victim = world.ready(Life::USUAL).await;
         world.kill_while_working(victim).await;
     }
+    if first.stage == Stage::Recovering {
+        die(&mut world, Failpoint::named("sqlite.commit.after:1")).await;
+    }
     die(&mut world, first).await;
     let death = die_or_live(&mut world, second).await;
     assert!(death == Death::AtTheStep || !comes_there(first, second), "{} was never reached", second.name);
@@ -43,7 +46,16 @@ fn comes_there(first: &Failpoint, second: &Failpoint) -> bool {
             let is_first = ["sqlite.create.before", "postgres.migrate.before:1"].contains(&second.name);
             first.name == second.name && is_first
         }
-        Stage::Opening => second.step() == "sqlite.open.ready" || first.leaves_running(),
-        Stage::Serving(_) | Stage::Renewing | Stage::Sweeping | Stage::Reaping | Stage::CarryingOver => true,
+        Stage::Opening => {
+            let is_always = ["sqlite.open.ready", "sqlite.tapes.created"].contains(&second.name);
+            is_always || first.leaves_running()
+        }
+        Stage::Recovering => first.step() == "sqlite.commit.after",
+        Stage::Serving(_)
+        | Stage::Renewing
+        | Stage::Sweeping
+        | Stage::Reaping
+        | Stage::TakingIn
+        | Stage::CarryingOver => true,
     }
 }

@@ -26,7 +26,8 @@ pub(crate) async fn a_forgotten_answer_is_noticed() {
         let victim = world.ready(Life::USUAL).await;
         world.acknowledge(&victim, Wish::None).await;
         victim.kill().await;
-        for path in [world.file(), world.wal()] {
+        let [first, second] = world.tapes();
+        for path in [world.file(), world.file().with_extension("db-wal"), first, second] {
             std::fs::remove_file(path).expect("a killed process leaves its files");
         }
         judge(&mut world).await;

@@ -271,7 +271,8 @@ async fn a_write_whose_connection_is_cut_is_unavailable_and_the_next_one_goes() 
 /// X05: nobody reads a connection that is not in use, so that it is gone is seen before anything is sent on it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_was_closed_while_nobody_used_it_fails_no_write() {
-    const OTHERS: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
+    const OTHERS: &str =
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
     const TRIES_MAX: u32 = 2_000;
     let world = World::new(Options::default()).await;
     assert!(is_applied(&world.write(HELD, None).await.unwrap().unwrap()));

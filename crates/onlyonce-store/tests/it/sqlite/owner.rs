@@ -54,6 +54,14 @@ async fn every_file_is_readable_by_its_owner_only() {
         names.push(entry.file_name().into_string().unwrap());
     }
     names.sort();
-    let expected = ["backup.db", "onlyonce.db", "onlyonce.db-shm", "onlyonce.db-wal", "onlyonce.db.lock"];
+    let expected = [
+        "backup.db",
+        "onlyonce.db",
+        "onlyonce.db-shm",
+        "onlyonce.db-tape0",
+        "onlyonce.db-tape1",
+        "onlyonce.db-wal",
+        "onlyonce.db.lock",
+    ];
     assert_eq!(names, expected);
 }
