@@ -14,7 +14,8 @@
 //! ```
 //!
 //! 1. **One round trip to reserve, one to finish.** Each write is one statement, committed when it answers; a write that
-//!    is lost comes back with the record it was lost to (`statement.rs`).
+//!    is lost comes back with the record it was lost to (`statement.rs`). Only a lone update that is lost, and that is
+//!    rare, takes a second round trip for it.
 //! 2. **Many writes, one commit** ([`crate::batch`], `write.rs`): what comes while a commit is under way goes into the
 //!    next. No batch waits for one row, and one bad row fails alone.
 //!    So do looks (`look.rs`): a thousand records that are watched take two connections and not a thousand.
@@ -30,6 +31,7 @@
 //! A pooler in front must keep a session to itself (PgBouncer: `pool_mode=session`): statements are prepared once a
 //! connection, and its time-outs are settings of the session.
 
+mod connection;
 mod doubt;
 mod failure;
 mod letters;
@@ -176,8 +178,8 @@ impl Postgres {
     ///
     /// As for [`Store::prepare`], but that nothing is changed.
     pub async fn schema(&self) -> Result<Schema, Error> {
-        let connection = self.behind.connect().await?;
-        Ok(migration::schema(&connection.client, &self.place).await?)
+        let client = self.behind.connect().await?.into_client();
+        Ok(migration::schema(&client, &self.place).await?)
     }
 
     /// A schema that a newer release has changed beyond us is neither read nor written.
@@ -199,8 +201,8 @@ impl Postgres {
 #[async_trait]
 impl Store for Postgres {
     async fn prepare(&self) -> Result<(), Error> {
-        let mut connection = self.behind.connect().await?;
-        migration::run(&mut connection.client, &self.place).await?;
+        let mut client = self.behind.connect().await?.into_client();
+        migration::run(&mut client, &self.place).await?;
         // What a role was not granted is told now, and not by a cache that nobody ever uses.
         self.epoch().await.map(drop)
     }

@@ -116,10 +116,10 @@ fn machines_are_told_the_same() {
 fn a_file_and_memory_are_told_as_one_would_expect() {
     let folder = Folder::new();
     let told = done(&folder.run(&["migrate", "--dry-run"]));
-    assert!(told.contains("store sqlite:onlyonce.db: schema version 0, this release's is 3\n"), "{told}");
+    assert!(told.contains("store sqlite:onlyonce.db: schema version 0, this release's is 4\n"), "{told}");
     assert!(told.contains("CREATE TABLE record ("), "{told}");
     assert!(folder.contents().is_empty(), "nothing was made");
-    assert!(done(&folder.run(&["migrate"])).ends_with("applied 3 migrations: schema version 3\n"));
+    assert!(done(&folder.run(&["migrate"])).ends_with("applied 4 migrations: schema version 4\n"));
     assert!(folder.contents().contains_key("onlyonce.db"));
     assert!(done(&folder.run(&["migrate"])).ends_with("nothing to do\n"));
     // Also while its owner uses it: there is nothing to do that would need the file.

@@ -11,18 +11,16 @@
 //!    `on` there: nothing is acknowledged that a crash of the server could take back. Whether it has a standby that
 //!    confirms commits is asked too.
 
-use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, Socket, Statement};
+use tokio_postgres::{Config, NoTls, Row, SimpleQueryMessage};
 
+use super::connection::Connection;
 use super::doubt::Doubts;
 use super::failure::{Failure, Left};
 use super::statement::{Statements, Verb};
@@ -37,8 +35,6 @@ const GRACE: Duration = Duration::from_secs(1);
 const RETRIES_MAX: u32 = 5;
 /// The pause before that, the first time; each next one is twice as long.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Where the server warns that it has stopped waiting for its standby, in its own source: the message is translated.
-const GAVE_UP_ON_STANDBY: &str = "SyncRepWaitForLSN";
 
 /// What the connections of a pool are for.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +147,7 @@ impl Pool {
                 return Err(failure);
             }
         };
-        if connection.is_in_doubt.load(Ordering::Acquire) {
+        if connection.is_in_doubt() {
             self.doubts.raise();
             let what = "the standby did not confirm the commit in time; see that it runs and can be reached";
             return Err(Failure::doubt(&self.place, what));
@@ -165,8 +161,8 @@ impl Pool {
     }
 
     async fn take(&self) -> Result<Connection, Failure> {
-        while let Some(connection) = self.idle_one() {
-            if !connection.client.is_closed() {
+        while let Some(mut connection) = self.idle_one() {
+            if connection.is_open() {
                 return Ok(connection);
             }
         }
@@ -177,8 +173,7 @@ impl Pool {
         self.idle().pop()
     }
 
-    fn give_back(&self, mut connection: Connection) {
-        connection.is_whole = true;
+    fn give_back(&self, connection: Connection) {
         self.idle().push(connection);
     }
 
@@ -208,17 +203,17 @@ impl Pool {
         let within = self.place.connects_within();
         let connecting = async {
             let connection = match &self.place.tls {
-                None => open(config, NoTls).await,
-                Some(tls) => open(config, tls.clone()).await,
+                None => Connection::open(config, NoTls).await,
+                Some(tls) => Connection::open(config, tls.clone()).await,
             };
-            let connection = connection.map_err(|error| Failure::of(&self.place, &error))?;
-            self.set_up(&connection.client).await?;
+            let mut connection = connection.map_err(|error| Failure::of(&self.place, &error))?;
+            self.set_up(&mut connection).await?;
             Ok(connection)
         };
         timeout(within, connecting).await.unwrap_or_else(|_| Err(Failure::late(&self.place, within)))
     }
 
-    async fn set_up(&self, client: &Client) -> Result<(), Failure> {
+    async fn set_up(&self, connection: &mut Connection) -> Result<(), Failure> {
         const SQL: &str = "
             SELECT current_setting('server_version_num'),
                    pg_is_in_recovery()::text,
@@ -227,7 +222,7 @@ impl Pool {
                               CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
                                    ELSE current_setting('synchronous_commit') END, false),
                    current_setting('synchronous_standby_names', true)";
-        let answer = client.simple_query(SQL).await.map_err(|error| Failure::of(&self.place, &error))?;
+        let answer = connection.simple_query(SQL).await.map_err(|error| Failure::of(&self.place, &error))?;
         let row = answer
             .iter()
             .find_map(|message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None });
@@ -275,70 +270,4 @@ impl Tuning {
              -c default_transaction_isolation=read\\ committed {plans}"
         )
     }
-}
-
-/// One connection, with what belongs to it.
-pub(super) struct Connection {
-    pub(super) client: Client,
-    prepared: Vec<Option<Statement>>,
-    is_in_doubt: Arc<AtomicBool>,
-    driver: AbortHandle,
-    /// Its last answer has come whole.
-    is_whole: bool,
-}
-
-impl Connection {
-    async fn query(
-        &mut self,
-        statements: &Statements,
-        verb: Verb,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        self.is_whole = false;
-        let place = verb as usize;
-        if self.prepared.len() <= place {
-            self.prepared.resize(place + 1, None);
-        }
-        let statement = match &self.prepared[place] {
-            Some(statement) => statement,
-            None => &*self.prepared[place].insert(self.client.prepare(statements.sql(verb)).await?),
-        };
-        self.client.query(statement, parameters).await
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        // A whole one takes leave of the server by itself. Another would wait for an answer that may never come.
-        if !self.is_whole {
-            self.driver.abort();
-        }
-    }
-}
-
-async fn open<T>(config: &Config, tls: T) -> Result<Connection, tokio_postgres::Error>
-where
-    T: MakeTlsConnect<Socket>,
-    T::Stream: Send + 'static,
-{
-    let (client, mut connection) = config.connect(tls).await?;
-    let is_in_doubt = Arc::new(AtomicBool::new(false));
-    let doubt = is_in_doubt.clone();
-    // What the server says in passing comes before the answer that it belongs to.
-    let driver = tokio::spawn(async move {
-        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
-            if let AsyncMessage::Notice(notice) = message
-                && notice.routine() == Some(GAVE_UP_ON_STANDBY)
-            {
-                doubt.store(true, Ordering::Release);
-            }
-        }
-    });
-    Ok(Connection {
-        client,
-        prepared: Vec::new(),
-        is_in_doubt,
-        driver: driver.abort_handle(),
-        is_whole: true,
-    })
 }

@@ -79,7 +79,8 @@ impl Swap {
     }
 }
 
-/// Many writes as the server takes them: an array a column.
+/// Many writes as the server takes them: an array a column. A column that is null throughout is an empty array, which
+/// `unnest` fills up with nulls.
 pub(super) struct Columns<'a> {
     pub(super) ids: Vec<&'a [u8]>,
     /// Of updates alone.
@@ -101,16 +102,22 @@ impl<'a> Columns<'a> {
             ids: swaps.iter().map(|swap| &swap.id.0[..]).collect(),
             expected: swaps.iter().map(|swap| swap.expected).collect(),
             revisions: swaps.iter().map(|swap| swap.revision).collect(),
-            due_at: swaps.iter().map(|swap| swap.due_at).collect(),
-            due_after: swaps.iter().map(|swap| swap.due_after).collect(),
+            due_at: unless_null(swaps, |swap| swap.due_at),
+            due_after: unless_null(swaps, |swap| swap.due_after),
             states: swaps.iter().map(|swap| swap.state()).collect(),
             scopes: swaps.iter().map(|swap| swap.scope()).collect(),
-            labels: swaps.iter().map(|swap| swap.label()).collect(),
+            labels: unless_null(swaps, Swap::label),
             keys: swaps.iter().map(|swap| swap.key()).collect(),
-            routes: swaps.iter().map(|swap| swap.route()).collect(),
+            routes: unless_null(swaps, Swap::route),
             records: swaps.iter().map(|swap| &swap.record[..]).collect(),
         }
     }
+}
+
+/// A column of what may be null; empty where all of it is.
+fn unless_null<'a, T>(swaps: &[&'a Swap], column: impl Fn(&'a Swap) -> Option<T>) -> Vec<Option<T>> {
+    let values: Vec<Option<T>> = swaps.iter().map(|swap| column(swap)).collect();
+    if values.iter().all(Option::is_none) { Vec::new() } else { values }
 }
 
 /// In microseconds, as the server counts.

@@ -1,9 +1,11 @@
 //! Everything we say to the server about records and messages: one statement a verb, written out.
 //!
 //! 1. Each is a transaction of its own: one round trip, committed when it answers.
-//! 2. The clock is the server's, and is read once a statement (`clock_timestamp()`, not `now()`, which is the beginning
-//!    of the transaction). No record is stamped before its last stamp: after a failover the new server's clock may be
-//!    behind. As a sub-select it is a value for the planner, so that an index can be searched by it.
+//! 2. The clock is the server's. A write is stamped with the moment its statement came (`statement_timestamp()`): one for
+//!    the whole statement, and nothing to join with; a look tells the moment it reads (`clock_timestamp()`). Neither is
+//!    `now()`, which is the beginning of a transaction. No record is stamped before its last stamp: after a failover the
+//!    new server's clock may be behind. As a sub-select a moment is a value for the planner, so that an index can be
+//!    searched by it.
 //! 3. A statement sees the database as it was when it began. So what another one wrote meanwhile it neither overwrites
 //!    nor shows; where neither `written` nor the row as it stands answers, the caller looks again.
 //! 4. Only what CockroachDB, YugabyteDB and Citus know too; `cargo xtask tidy` lists what is not, and why.
@@ -87,12 +89,12 @@ fn text(verb: Verb) -> String {
         Verb::Epoch => EPOCH.to_owned(),
         Verb::RaiseEpoch => RAISE_EPOCH.to_owned(),
         Verb::Insert => format!("{INSERT} {INSERTED}"),
-        Verb::Update => format!("{UPDATE} {UPDATED}"),
+        Verb::Update => UPDATE.to_owned(),
         Verb::InsertWithMessages => {
             format!("{INSERT}{} {INSERTED}", messages(["$11", "$12", "$13"]))
         }
         Verb::UpdateWithMessages => {
-            format!("{UPDATE}{} {UPDATED}", messages(["$10", "$11", "$12"]))
+            format!("WITH written AS ({UPDATE}){} {UPDATED}", messages(["$10", "$11", "$12"]))
         }
         Verb::Batch => BATCH.to_owned(),
         Verb::ById => BY_ID.to_owned(),
@@ -142,43 +144,35 @@ const RAISE_EPOCH: &str =
 ///
 /// id, revision, due at, due after (microseconds), state, scope, label, key, route, record
 const INSERT: &str = "
-    WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
-    written AS (
+    WITH written AS (
         INSERT INTO {schema}.onlyonce_record
             (id, revision, written_at, due_at, state, scope, label, key, route, record)
-        SELECT $1, $2, now, least($3::timestamptz, now + $4::bigint * interval '1 microsecond'),
-               $5, $6, $7, $8, $9, $10
-        FROM clock
+        VALUES ($1, $2, statement_timestamp(),
+                least($3::timestamptz, statement_timestamp() + $4::bigint * interval '1 microsecond'),
+                $5, $6, $7, $8, $9, $10)
         ON CONFLICT (id) DO NOTHING
         RETURNING written_at
     )";
 const INSERTED: &str = "
-    SELECT NULL::bigint, written_at, NULL::bytea, written_at FROM written
+    SELECT NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM written
     UNION ALL
     SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
     FROM {schema}.onlyonce_record WHERE id = $1";
 
 /// Relies on the primary key, and on the row's lock: what it compares is what it writes. Scope and key are the id's,
-/// and stay.
+/// and stay. It does not show what it was lost to: that is rare where a key has one attempt, and takes a look of its own.
 ///
 /// id, expected revision, revision, due at, due after (microseconds), state, label, route, record
 const UPDATE: &str = "
-    WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
-    written AS (
-        UPDATE {schema}.onlyonce_record AS record
-        SET revision = $3, written_at = greatest(now, record.written_at),
-            due_at = least($4::timestamptz,
-                           greatest(now, record.written_at) + $5::bigint * interval '1 microsecond'),
-            state = $6, label = $7, route = $8, record = $9
-        FROM clock
-        WHERE record.id = $1 AND record.revision = $2
-        RETURNING record.written_at
-    )";
-const UPDATED: &str = "
-    SELECT NULL::bigint, written_at, NULL::bytea, written_at FROM written
-    UNION ALL
-    SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
-    FROM {schema}.onlyonce_record WHERE id = $1 AND revision <> $2";
+    UPDATE {schema}.onlyonce_record AS record
+    SET revision = $3, written_at = greatest(statement_timestamp(), record.written_at),
+        due_at = least($4::timestamptz, greatest(statement_timestamp(), record.written_at)
+                                        + $5::bigint * interval '1 microsecond'),
+        state = $6, label = $7, route = $8, record = $9
+    WHERE record.id = $1 AND record.revision = $2
+    RETURNING NULL::bigint AS stands, record.written_at";
+/// The same, for what is written only with it.
+const UPDATED: &str = "SELECT stands, written_at FROM written";
 
 /// Relies on the messages' unique keys: a message that is there already is the same message, and is kept once. Where
 /// nothing was written there is nothing to store them with.
@@ -205,25 +199,25 @@ fn messages([keys, destinations, payloads]: [&str; 3]) -> String {
 /// As arrays, of inserts: id, revision, due at, due after, state, scope, label, key, route, record; and of updates: id,
 /// expected revision, revision, due at, due after, state, label, route, record
 const BATCH: &str = "
-    WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
-    inserted AS (
+    WITH inserted AS (
         INSERT INTO {schema}.onlyonce_record
             (id, revision, written_at, due_at, state, scope, label, key, route, record)
-        SELECT id, revision, now, least(due_at, now + due_after * interval '1 microsecond'),
+        SELECT id, revision, statement_timestamp(),
+               least(due_at, statement_timestamp() + due_after * interval '1 microsecond'),
                state, scope, label, key, route, record
-        FROM clock, unnest($1::bytea[], $2::bigint[], $3::timestamptz[], $4::bigint[], $5::text[], $6::bytea[],
-                           $7::text[], $8::text[], $9::text[], $10::bytea[])
+        FROM unnest($1::bytea[], $2::bigint[], $3::timestamptz[], $4::bigint[], $5::text[], $6::bytea[],
+                    $7::text[], $8::text[], $9::text[], $10::bytea[])
             AS given (id, revision, due_at, due_after, state, scope, label, key, route, record)
         ON CONFLICT (id) DO NOTHING
         RETURNING id, written_at
     ),
     updated AS (
         UPDATE {schema}.onlyonce_record AS record
-        SET revision = locked.revision, written_at = greatest(now, record.written_at),
-            due_at = least(locked.due_at,
-                           greatest(now, record.written_at) + locked.due_after * interval '1 microsecond'),
+        SET revision = locked.revision, written_at = greatest(statement_timestamp(), record.written_at),
+            due_at = least(locked.due_at, greatest(statement_timestamp(), record.written_at)
+                                          + locked.due_after * interval '1 microsecond'),
             state = locked.state, label = locked.label, route = locked.route, record = locked.record
-        FROM clock, (
+        FROM (
             SELECT given.*
             FROM unnest($11::bytea[], $12::bigint[], $13::bigint[], $14::timestamptz[], $15::bigint[], $16::text[],
                         $17::text[], $18::text[], $19::bytea[])
@@ -235,9 +229,9 @@ const BATCH: &str = "
         WHERE record.id = locked.id AND record.revision = locked.expected
         RETURNING record.id, record.written_at
     )
-    SELECT id, NULL::bigint, written_at, NULL::bytea, written_at FROM inserted
+    SELECT id, NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM inserted
     UNION ALL
-    SELECT id, NULL::bigint, written_at, NULL::bytea, written_at FROM updated
+    SELECT id, NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM updated
     UNION ALL
     SELECT record.id, record.revision, record.written_at, record.record,
            greatest(clock_timestamp(), record.written_at)

@@ -47,11 +47,11 @@ impl Subject {
 
     /// The plan that connections of this pool make.
     async fn plan(&self, pool: &Pool, verb: Verb) -> String {
-        let client = pool.connect().await.unwrap();
+        let client = pool.connect().await.unwrap().into_client();
         let sql = self.statements.sql(verb);
-        client.client.batch_execute(&format!("PREPARE verb AS {sql}")).await.unwrap();
+        client.batch_execute(&format!("PREPARE verb AS {sql}")).await.unwrap();
         let explained =
-            client.client.simple_query(&format!("EXPLAIN EXECUTE verb({})", arguments(verb))).await.unwrap();
+            client.simple_query(&format!("EXPLAIN EXECUTE verb({})", arguments(verb))).await.unwrap();
         let mut plan = String::new();
         for message in &explained {
             if let SimpleQueryMessage::Row(row) = message {

@@ -7,6 +7,8 @@
 //!      └─ with messages ─► alone ◄──────────────────────┘
 //! ```
 //!
+//! A lone insert that is lost shows what it was lost to; a lone update does not, and what stands there is looked at then.
+//!
 //! A batch never waits for one row. What it skipped since somebody holds it, what it could not insert since somebody
 //! inserts it right now, and every row of a batch that the server refused goes alone: outside the batcher, with a lock
 //! time-out, so that nobody else waits and one bad row fails alone.
@@ -195,7 +197,17 @@ async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<(Id, Found)>, Failure> {
         parameters.extend(messages);
     }
     let rows = pool.write(verb, &parameters).await?;
-    Ok(rows.iter().map(|row| (swap.id, found(swap.id, row, 0))).collect())
+    match swap.expected {
+        Some(expected) if rows.is_empty() => lost_to(pool, swap.id, expected).await,
+        _ => Ok(rows.iter().map(|row| (swap.id, found(swap.id, row, 0))).collect()),
+    }
+}
+
+/// What an update that wrote nothing was lost to: nothing to tell where the row is gone, or is what was expected by now.
+async fn lost_to(pool: &Pool, id: Id, expected: i64) -> Result<Vec<(Id, Found)>, Failure> {
+    let rows = pool.query(Verb::Load, &[&&id.0[..]]).await?;
+    let is_other = |row: &&Row| column::<i64>(row, 0).ok() != Some(expected);
+    Ok(rows.iter().filter(is_other).map(|row| (id, found(id, row, 0))).collect())
 }
 
 /// In the order of ids: rows are locked in that order.

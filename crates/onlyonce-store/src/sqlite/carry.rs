@@ -22,11 +22,34 @@ use crate::{ErrorKind, failpoint};
 
 /// A round on its way into the database.
 pub(super) struct Carry {
-    pub(super) round: Arc<Round>,
-    pub(super) number: u64,
-    pub(super) fresh: Arc<Fresh>,
-    /// Who wants to know how it ended.
-    pub(super) intake: Sender<Order>,
+    round: Arc<Round>,
+    number: u64,
+    fresh: Arc<Fresh>,
+    /// Who wants to know how it ended, until they do.
+    intake: Option<Sender<Order>>,
+}
+
+impl Carry {
+    pub(super) fn new(round: Arc<Round>, number: u64, fresh: Arc<Fresh>, intake: Sender<Order>) -> Self {
+        Self { round, number, fresh, intake: Some(intake) }
+    }
+
+    fn tell(&mut self, outcome: Result<(), Failure>) {
+        if let Some(intake) = self.intake.take() {
+            // An intake that is gone has died, and the tapes have everything.
+            let _ = intake.send(Order::Carried(outcome));
+        }
+    }
+}
+
+impl Drop for Carry {
+    /// A writer that has ended drops what it was handed.
+    fn drop(&mut self) {
+        self.tell(Err(Failure::new(
+            ErrorKind::Unavailable,
+            "the writer of the store has ended; open it again",
+        )));
+    }
 }
 
 impl Work for Carry {
@@ -44,12 +67,11 @@ impl Work for Carry {
     /// It never fails alone.
     fn fail(&mut self, _: &Failure) {}
 
-    fn end(self: Box<Self>, outcome: &Result<(), Failure>) {
+    fn end(mut self: Box<Self>, outcome: &Result<(), Failure>) {
         if outcome.is_ok() {
             self.fresh.carried();
         }
-        // An intake that is gone has died, and the tapes have everything.
-        let _ = self.intake.send(Order::Carried(outcome.clone()));
+        self.tell(outcome.clone());
     }
 }
 

@@ -20,7 +20,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -145,18 +145,7 @@ impl Thread {
     fn run(mut self, queue: &Receiver<Order>) {
         let mut put_off = VecDeque::new();
         loop {
-            let order = match put_off.pop_front() {
-                Some(order) => Some(order),
-                None => match self.patience() {
-                    None => queue.recv().map_or(Some(Order::Stop), Some),
-                    Some(patience) => match queue.recv_timeout(patience) {
-                        Ok(order) => Some(order),
-                        Err(RecvTimeoutError::Timeout) => None,
-                        Err(RecvTimeoutError::Disconnected) => Some(Order::Stop),
-                    },
-                },
-            };
-            match order {
+            match put_off.pop_front().or_else(|| self.next(queue)) {
                 Some(Order::Swaps(first)) => {
                     let letters = collect(first, queue, &mut put_off);
                     self.try_again(queue, &mut put_off);
@@ -172,6 +161,12 @@ impl Thread {
                 self.wait_for_writer(queue, &mut put_off);
             }
         }
+    }
+
+    /// What comes next; none where something has waited long enough.
+    fn next(&self, queue: &Receiver<Order>) -> Option<Order> {
+        let Some(patience) = self.patience() else { return queue.recv().ok() };
+        queue.recv_timeout(patience).ok()
     }
 
     /// Until when there is nothing to do, where anything waits for its time.
@@ -231,13 +226,8 @@ impl Thread {
     }
 
     fn hand_over(&mut self, round: Arc<Round>, waiting: Vec<Waiting>, is_again: bool) {
-        let carry = Carry {
-            round,
-            // The tapes have turned: it is the one before.
-            number: self.tapes.round() - 1,
-            fresh: self.fresh.clone(),
-            intake: self.orders.clone(),
-        };
+        // The tapes have turned: it is the one before.
+        let carry = Carry::new(round, self.tapes.round() - 1, self.fresh.clone(), self.orders.clone());
         self.round.behind = Behind::UnderWay { waiting, is_again };
         self.writer.hand_in(Box::new(carry));
     }
@@ -282,6 +272,7 @@ impl Thread {
             match queue.recv() {
                 Ok(Order::Carried(outcome)) => self.carried(&outcome),
                 Ok(order) => put_off.push_back(order),
+                // Cannot be: this thread has a way to itself.
                 Err(_) => return,
             }
         }

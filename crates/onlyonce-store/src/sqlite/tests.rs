@@ -250,6 +250,35 @@ async fn nothing_is_written_to_a_file_that_turned_out_damaged() {
     assert!(!is_there(&store, "next").await, "looks are answered all the same");
 }
 
+/// X01: where the thread is gone that carries over, nobody hangs, and nothing that was acknowledged is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_has_ended_refuses_writes_and_keeps_the_tapes() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    put(&store, "before", 10).await.unwrap();
+    store.writer.close();
+    assert_eq!(store.intake.carry().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(put(&store, "after", 10).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    drop(store);
+    let store = folder.open().await;
+    assert!(is_there(&store, "before").await && !is_there(&store, "after").await);
+}
+
+/// R08: recovering what is older than the latest stamp does not set the clock back.
+#[tokio::test]
+async fn the_latest_stamp_never_goes_back() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let latest = move |connection: &Connection, now: onlyonce_core::time::Timestamp| {
+        writer::keep_time(connection, now)?;
+        writer::keep_time(connection, onlyonce_core::time::Timestamp::from_micros(1))?;
+        let kept: i64 = connection.query_row("SELECT latest FROM clock", [], |row| row.get(0))?;
+        Ok::<_, Refused>((kept, now.as_micros()))
+    };
+    let (kept, now) = store.writer.submit(MANY, latest).await.unwrap();
+    assert_eq!(kept, now);
+}
+
 /// A crash driver that goes by the list misses no step, and looks for none that is not there.
 #[test]
 fn every_step_is_on_the_list() {

@@ -336,8 +336,9 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the store is closed")
 }
 
-/// The latest stamp, in the same transaction as what it stamps.
+/// The latest stamp, in the same transaction as what it stamps. What is recovered from a tape may be older than what was
+/// written after it.
 pub(super) fn keep_time(connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
-    const SQL: &str = "UPDATE clock SET latest = ?1 WHERE one = 1";
+    const SQL: &str = "UPDATE clock SET latest = max(latest, ?1) WHERE one = 1";
     connection.prepare_cached(SQL)?.execute([now.as_micros()]).map(drop)
 }

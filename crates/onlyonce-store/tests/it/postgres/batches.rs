@@ -268,6 +268,27 @@ async fn a_write_whose_connection_is_cut_is_unavailable_and_the_next_one_goes() 
     assert!(is_applied(&world.write(HELD, Some(1)).await.unwrap().unwrap()));
 }
 
+/// X05: nobody reads a connection that is not in use, so that it is gone is seen before anything is sent on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_closed_while_nobody_used_it_fails_no_write() {
+    const OTHERS: &str =
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
+    const TRIES_MAX: u32 = 2_000;
+    let world = World::new(Options::default()).await;
+    assert!(is_applied(&world.write(HELD, None).await.unwrap().unwrap()));
+    let mut tries = 0;
+    // Each of them has been told so before it is no longer listed.
+    while world.watch.query_one(OTHERS, &[&world.schema]).await.unwrap().get::<_, i64>(0) > 0 {
+        tries += 1;
+        assert!(tries < TRIES_MAX, "the server still lists connections that it was told to end");
+    }
+    // What came before this answer has been noticed with it.
+    world.watch.query("SELECT 1", &[]).await.unwrap();
+    assert!(is_applied(&world.write(HELD + 1, None).await.unwrap().unwrap()));
+    let (id, _) = draft(&format!("k{HELD}"), Effects::Opaque, running());
+    assert!(world.store.load(id).await.unwrap().is_some());
+}
+
 /// U01: text in a column knows no NUL; the record itself keeps it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_the_server_cannot_show_is_stored_all_the_same() {
