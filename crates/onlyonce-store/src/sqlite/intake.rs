@@ -14,7 +14,7 @@
 //! 2. A batch that cannot be written is `Unavailable` for everyone in it. A crash right then may still find it on the tape. So
 //!    nobody may say that it was not written: the callers look, and recognise their writes by their revisions.
 //! 3. Once a round is large or old enough, or somebody wants to list, it is handed to the writer, and the next goes to the other
-//!    tape. There are two tapes: while one round is carried over, another grows, and when that is full too, swaps wait.
+//!    tape. How large is measured ([`pace`]). There are two tapes: while one round is carried over, another grows, and when that is full too, swaps wait.
 //! 4. A round that cannot be carried over, as on a full disk, is tried again, also before the next swap. While that fails swaps
 //!    are refused: what is on the tapes is safe, and more of it would only take longer.
 
@@ -34,7 +34,7 @@ use super::judge::{self, Lookup};
 use super::post::{Bag, Bags, Letter, Offices};
 use super::row::Swap;
 use super::tape::Tapes;
-use super::writer::{Counts, Writer, closed};
+use super::writer::{Counts, Pages, Writer, closed};
 use super::{file, slip};
 use crate::clock::Clock;
 use crate::{Error, ErrorKind, Swapped, failpoint};
@@ -42,13 +42,32 @@ use crate::{Error, ErrorKind, Swapped, failpoint};
 /// How much goes into one batch. More than callers that wait at once in practice; a bound all the same.
 const ROWS_MAX: usize = 512;
 const BYTES_MAX: usize = 4 << 20;
-/// A round is carried over once it has so many records, or bytes, or is so old.
-const ROUND_ROWS: usize = 4_096;
-const ROUND_BYTES: usize = 8 << 20;
+/// A round is carried over once it has so many records, or bytes, or is so old. In tests of this engine it is soon.
+const ROUND_BYTES: usize = if cfg!(test) { 64 << 10 } else { 16 << 20 };
 const ROUND_AGE: Duration = Duration::from_millis(500);
-/// Behind a round that is still being carried over, the next grows up to this; then swaps wait.
-const GROWN_ROWS: usize = 2 * ROUND_ROWS;
-const GROWN_BYTES: usize = 4 * ROUND_BYTES;
+/// Behind a round that is still being carried over, the next grows up to this, or half as many records more; then swaps wait.
+const GROWN_BYTES: usize = 2 * ROUND_BYTES;
+/// How many records that are, until the database is known; at least, and at most.
+const ROWS_FIRST: usize = 2_048;
+const ROWS_LEAST: usize = 512;
+const ROWS_MOST: usize = 8_192;
+/// So many pages of the database should a round change. They are synced at once, and the sync of a tape waits for that.
+const ROUND_PAGES: usize = 2_000;
+
+/// How many records the next round should have, where one of `rows` has changed so many pages: many where they share
+/// pages, as they do in a small file, few where each has one of its own. Where swaps had to wait for it, half as many: then
+/// the writer is what holds everybody up, and each time they wait for a whole round.
+fn pace(due_rows: usize, rows: usize, pages: usize, has_waited: bool) -> usize {
+    if has_waited {
+        return (due_rows / 2).max(ROWS_LEAST);
+    }
+    // One that was carried over early says nothing about large ones.
+    if rows * 2 < due_rows {
+        return due_rows;
+    }
+    (rows * ROUND_PAGES / pages.max(1)).clamp(ROWS_LEAST, ROWS_MOST)
+}
+
 /// How long to wait before a round that could not be carried over is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -57,7 +76,7 @@ pub(super) enum Order {
     /// Answered once all that came before it is in the database.
     Carry(Waiting),
     /// The writer has ended with the round behind.
-    Carried(Result<(), Failure>),
+    Carried(Result<Pages, Failure>),
     Stop,
 }
 
@@ -114,8 +133,11 @@ pub(super) struct Thread {
 }
 
 /// How far the carrying over is.
-#[derive(Default)]
 pub(super) struct State {
+    /// How many records a round should have.
+    due_rows: usize,
+    /// Swaps had to wait for the round behind.
+    has_waited: bool,
     /// When the round under way got its first record.
     since: Option<Instant>,
     /// Who waits for the round under way to be in the database.
@@ -123,13 +145,25 @@ pub(super) struct State {
     behind: Behind,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            due_rows: ROWS_FIRST,
+            has_waited: false,
+            since: None,
+            waiting: Vec::new(),
+            behind: Behind::Nothing,
+        }
+    }
+}
+
 /// The round before the one under way.
-#[derive(Default)]
 enum Behind {
-    #[default]
     Nothing,
     /// The writer has it.
     UnderWay {
+        /// How many records it has.
+        rows: usize,
         /// They wait for it.
         waiting: Vec<Waiting>,
         /// It could not be carried over when it was last tried.
@@ -147,7 +181,7 @@ impl Thread {
         loop {
             match put_off.pop_front().or_else(|| self.next(queue)) {
                 Some(Order::Swaps(first)) => {
-                    let letters = collect(first, queue, &mut put_off);
+                    let letters = self.collect(first, queue, &mut put_off);
                     self.try_again(queue, &mut put_off);
                     self.carry_out(letters);
                 }
@@ -158,6 +192,7 @@ impl Thread {
             }
             self.go_on();
             if self.is_full() {
+                self.round.has_waited = matches!(self.round.behind, Behind::UnderWay { .. });
                 self.wait_for_writer(queue, &mut put_off);
             }
         }
@@ -215,38 +250,43 @@ impl Thread {
         let Some(since) = self.round.since else { return false };
         let rounds = self.fresh.read();
         !self.round.waiting.is_empty()
-            || rounds.open.written.len() >= ROUND_ROWS
+            || rounds.open.written.len() >= self.round.due_rows
             || rounds.open.bytes >= ROUND_BYTES
             || since.elapsed() >= ROUND_AGE
     }
 
     fn is_full(&self) -> bool {
         let rounds = self.fresh.read();
-        rounds.open.written.len() >= GROWN_ROWS || rounds.open.bytes >= GROWN_BYTES
+        rounds.open.written.len() >= self.round.due_rows * 3 / 2 || rounds.open.bytes >= GROWN_BYTES
     }
 
     fn hand_over(&mut self, round: Arc<Round>, waiting: Vec<Waiting>, is_again: bool) {
         // The tapes have turned: it is the one before.
+        let rows = round.written.len();
         let carry = Carry::new(round, self.tapes.round() - 1, self.fresh.clone(), self.orders.clone());
-        self.round.behind = Behind::UnderWay { waiting, is_again };
+        self.round.behind = Behind::UnderWay { rows, waiting, is_again };
         self.writer.hand_in(Box::new(carry));
     }
 
-    fn carried(&mut self, outcome: &Result<(), Failure>) {
+    fn carried(&mut self, outcome: &Result<Pages, Failure>) {
         let behind = match outcome {
-            Ok(()) => Behind::Nothing,
+            Ok(_) => Behind::Nothing,
             Err(failure) => Behind::Failed(failure.clone(), Instant::now()),
         };
         let mut told = Vec::new();
-        if let Behind::UnderWay { waiting, .. } = std::mem::replace(&mut self.round.behind, behind) {
+        if let Behind::UnderWay { rows, waiting, .. } = std::mem::replace(&mut self.round.behind, behind) {
             told = waiting;
+            if let Ok(Pages(pages)) = *outcome {
+                let has_waited = std::mem::take(&mut self.round.has_waited);
+                self.round.due_rows = pace(self.round.due_rows, rows, pages, has_waited);
+            }
         }
         if outcome.is_err() {
             // The round under way will not be carried over soon either.
             told.append(&mut self.round.waiting);
         }
         for caller in told {
-            let _ = caller.send(outcome.clone().map_err(|failure| failure.error()));
+            let _ = caller.send(outcome.clone().map(drop).map_err(|failure| failure.error()));
         }
     }
 
@@ -297,6 +337,29 @@ impl Thread {
         if self.writer.release() {
             self.tapes.remove();
         }
+    }
+
+    /// So much of what waits as goes together. Who wants to list waits behind it.
+    fn collect(&mut self, mut letters: Bag, queue: &Receiver<Order>, put_off: &mut VecDeque<Order>) -> Bag {
+        let mut bytes: usize = letters.iter().map(|letter| letter.bytes()).sum();
+        while letters.len() < ROWS_MAX && bytes < BYTES_MAX {
+            // What was put off before goes first.
+            let next = put_off.pop_front().or_else(|| queue.try_recv().ok());
+            match next {
+                Some(Order::Swaps(more)) => {
+                    bytes += more.iter().map(|letter| letter.bytes()).sum::<usize>();
+                    letters.extend(more);
+                }
+                // Never put off: somebody may wait for it before the rest has its turn.
+                Some(Order::Carried(outcome)) => self.carried(&outcome),
+                Some(other @ (Order::Carry(_) | Order::Stop)) => {
+                    put_off.push_front(other);
+                    break;
+                }
+                None => break,
+            }
+        }
+        letters
     }
 
     fn carry_out(&mut self, mut letters: Bag) {
@@ -356,23 +419,17 @@ impl Thread {
     }
 }
 
-/// So much of what waits as goes together. What is no swap waits behind it.
-fn collect(mut letters: Bag, queue: &Receiver<Order>, put_off: &mut VecDeque<Order>) -> Bag {
-    let mut bytes: usize = letters.iter().map(|letter| letter.bytes()).sum();
-    while letters.len() < ROWS_MAX && bytes < BYTES_MAX {
-        // What was put off before goes first.
-        let next = put_off.pop_front().or_else(|| queue.try_recv().ok());
-        match next {
-            Some(Order::Swaps(more)) => {
-                bytes += more.iter().map(|letter| letter.bytes()).sum::<usize>();
-                letters.extend(more);
-            }
-            Some(other) => {
-                put_off.push_front(other);
-                break;
-            }
-            None => break,
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_large_where_records_share_pages_and_small_where_they_do_not() {
+        assert_eq!(pace(2_048, 2_048, 1_024, false), 4_000);
+        assert_eq!(pace(8_192, 8_192, 65_536, false), ROWS_LEAST);
+        assert_eq!(pace(2_048, 2_048, 0, false), ROWS_MOST);
+        assert_eq!(pace(8_192, 10, 30, false), 8_192, "a round that somebody asked for early");
+        assert_eq!(pace(8_192, 8_192, 10, true), 4_096, "whoever writes had to wait for it");
+        assert_eq!(pace(600, 600, 10, true), ROWS_LEAST);
     }
-    letters
 }

@@ -250,6 +250,37 @@ async fn nothing_is_written_to_a_file_that_turned_out_damaged() {
     assert!(!is_there(&store, "next").await, "looks are answered all the same");
 }
 
+/// X01: rounds that are full again and again while the one before is carried over hold nobody up for good. (Rounds are small
+/// in these tests.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_are_faster_than_the_database_wait_and_are_answered() {
+    const CALLERS: usize = 64;
+    const EACH: usize = 30;
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..CALLERS {
+        let store = store.clone();
+        callers.spawn(async move {
+            for number in 0..EACH {
+                put(&store, &format!("{caller} {number}"), 4_000).await.unwrap();
+            }
+        });
+    }
+    let answered = async {
+        while let Some(caller) = callers.join_next().await {
+            caller.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), answered).await.expect("nobody waits for ever");
+    assert!(store.figures().transactions > 10, "{:?}", store.figures());
+    drop(store);
+    let store = folder.open().await;
+    for caller in 0..CALLERS {
+        assert!(is_there(&store, &format!("{caller} {}", EACH - 1)).await, "{caller}");
+    }
+}
+
 /// X01: where the thread is gone that carries over, nobody hangs, and nothing that was acknowledged is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_has_ended_refuses_writes_and_keeps_the_tapes() {
