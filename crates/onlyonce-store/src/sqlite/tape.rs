@@ -195,36 +195,15 @@ fn paths(path: &Path) -> [PathBuf; 2] {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
+    use super::super::tests::Folder;
     use super::*;
 
     const OURS: Identity = [7; 16];
 
-    struct Folder(PathBuf);
-
     impl Folder {
-        fn new() -> Self {
-            static MADE: AtomicU64 = AtomicU64::new(0);
-            let made = MADE.fetch_add(1, Ordering::Relaxed);
-            let path = std::env::temp_dir().join(format!("onlyonce-tape-{}-{made}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-
-        fn file(&self) -> PathBuf {
-            self.0.join("o.db")
-        }
-
         fn rounds(&self) -> Vec<Found> {
             let Beside::Rounds(rounds) = read(&self.file(), &OURS).unwrap() else { panic!("no rounds") };
             rounds
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
         }
     }
 

@@ -20,10 +20,10 @@ use super::*;
 const HOUR: Duration = Duration::from_secs(3_600);
 const MANY: Size = Size { rows: 1, bytes: 0, statements: Statements::Many };
 
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let name = format!("onlyonce-unit-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
@@ -31,8 +31,12 @@ impl Folder {
         Self(path)
     }
 
+    pub(super) fn file(&self) -> PathBuf {
+        self.0.join("onlyonce.db")
+    }
+
     async fn open(&self) -> Arc<Sqlite> {
-        Arc::new(Sqlite::open(self.0.join("onlyonce.db"), Options::default()).await.unwrap())
+        Arc::new(Sqlite::open(self.file(), Options::default()).await.unwrap())
     }
 }
 
