@@ -6,7 +6,8 @@
 //! 1. A write goes at once where nothing is under way, or one write alone and there is a place. There are no timers.
 //! 2. At most [`Limits::in_flight_max`] batches are under way, each of at most [`Limits::rows_max`] rows and
 //!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone. Beside a batch goes only another that is
-//!    at least twice as large: a batch costs what many rows do.
+//!    at least twice as large: a batch costs what many rows do. When one has ended and many wait, they go at once, and
+//!    those that it carried are told meanwhile; where few wait, those are told first and may come along.
 //! 3. Writes of one id keep their order: the second waits until the batch that carries the first has ended. One id is
 //!    never in two batches at once, nor in one batch twice.
 //!    What has no order, such as a look, takes no id ([`Batcher::ask`]).
@@ -213,8 +214,8 @@ impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
             metrics::histogram!("onlyonce_batch_size").record(rows);
         }
         let answers = self.shared.flush(mem::take(&mut self.items)).await;
-        // Of a lone write, or of looks, the next sets off before anybody is told.
-        if self.ids.len() <= 1 {
+        // The next sets off before anybody is told, and the store is at work while they are; but a few rows wait.
+        if self.ids.len() <= 1 || lock(&self.shared.queue).has_a_batch() {
             self.land();
         }
         for (caller, answer) in mem::take(&mut self.callers).into_iter().zip(answers) {
@@ -223,7 +224,7 @@ impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
         }
         if self.is_under_way {
             // Many of those that were told have their next write ready at once: a handler that was waited for, and is
-            // done. They come along in the next batch, if it lets them have their turn.
+            // done. They come along in the next batch, if it lets them have their turn. A few rows alone are not worth one.
             yield_now().await;
             self.land();
         }

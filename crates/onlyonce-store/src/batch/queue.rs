@@ -12,6 +12,9 @@ use onlyonce_core::record::Id;
 
 use super::Limits;
 
+/// So many rows are worth a batch: they do not wait for those that may still come along.
+const ROWS_WORTH: usize = 8;
+
 /// Writes that wait, and the ids that are taken.
 pub(super) struct Queue<L> {
     limits: Limits,
@@ -99,6 +102,11 @@ impl<L> Queue<L> {
             rows => (rows * 2).min(self.limits.rows_max),
         };
         self.in_flight < self.limits.in_flight_max && self.ready.len() >= enough
+    }
+
+    /// What waits is worth a batch of its own.
+    pub(super) fn has_a_batch(&self) -> bool {
+        self.ready.len() >= ROWS_WORTH
     }
 
     /// A batch has ended: the next write of each of its ids is ready.

@@ -40,6 +40,15 @@ impl Gated {
         tokio::spawn(async move { batcher.submit(id(row), bytes, row).await })
     }
 
+    /// Hands in a row, and the next of the same id, a hundred higher, when it is answered.
+    fn submit_twice(&self, row: u32) -> tokio::task::JoinHandle<()> {
+        let batcher = self.batcher.clone();
+        tokio::spawn(async move {
+            batcher.submit(id(row), 1, row).await.unwrap();
+            batcher.submit(id(row), 1, row + 100).await.unwrap();
+        })
+    }
+
     async fn until_batches(&self, count: usize) {
         while self.batches.lock().unwrap().len() < count {
             tokio::task::yield_now().await;
@@ -157,20 +166,13 @@ async fn beside_a_lone_write_another_goes_at_once_and_beside_a_batch_only_a_much
     assert_eq!(gated.batches.lock().unwrap()[3..], [vec![6, 7, 8, 9, 10, 11]]);
 }
 
-/// What the callers of a batch write next goes together with what came meanwhile.
+/// What the callers of a batch write next goes together with what came meanwhile, where that was little.
 #[tokio::test]
 async fn whoever_was_told_may_come_along_with_the_next_batch() {
     let gated = Gated::new(LIMITS);
     let first = gated.submit(1, 1);
     gated.until_batches(1).await;
-    let again = |row: u32| {
-        let batcher = gated.batcher.clone();
-        tokio::spawn(async move {
-            batcher.submit(id(row), 1, row).await.unwrap();
-            batcher.submit(id(row), 1, row + 100).await.unwrap();
-        })
-    };
-    let twice = [again(2), again(3)];
+    let twice = [gated.submit_twice(2), gated.submit_twice(3)];
     settle().await;
     gated.gate.add_permits(1);
     gated.until_batches(2).await;
@@ -184,6 +186,31 @@ async fn whoever_was_told_may_come_along_with_the_next_batch() {
     let mut batches = gated.batches.lock().unwrap().clone();
     batches[2].sort_unstable();
     assert_eq!(batches, [vec![1], vec![2, 3], vec![4, 102, 103]]);
+}
+
+/// The store is at work while the callers of a batch are told.
+#[tokio::test]
+async fn many_that_wait_set_off_before_anybody_is_told() {
+    let gated = Gated::new(LIMITS);
+    let first = gated.submit(1, 1);
+    gated.until_batches(1).await;
+    let twice = [gated.submit_twice(2), gated.submit_twice(3)];
+    settle().await;
+    gated.gate.add_permits(1);
+    gated.until_batches(2).await;
+    let meanwhile: Vec<_> = (10..20).map(|row| gated.submit(row, 1)).collect();
+    settle().await;
+    gated.gate.add_permits(3);
+    for task in twice {
+        task.await.unwrap();
+    }
+    assert_eq!(first.await.unwrap().unwrap(), 1);
+    for (row, answer) in (10..).zip(meanwhile) {
+        assert_eq!(answer.await.unwrap().unwrap(), row);
+    }
+    let mut batches = gated.batches.lock().unwrap().clone();
+    batches[3].sort_unstable();
+    assert_eq!(batches, [vec![1], vec![2, 3], (10..20).collect(), vec![102, 103]]);
 }
 
 #[tokio::test]
