@@ -12,7 +12,7 @@ use onlyonce_core::record::Id;
 
 use super::Limits;
 
-/// So many rows are worth a batch: they do not wait for those that may still come along.
+/// So many rows are worth a batch: a batch costs the store about as much as they do.
 const ROWS_WORTH: usize = 8;
 
 /// Writes that wait, and the ids that are taken.
