@@ -25,11 +25,11 @@ const ROUND_BYTES: usize = if cfg!(test) { 64 << 10 } else { 16 << 20 };
 const ROUND_AGE: Duration = Duration::from_millis(500);
 /// Behind a round that is still being carried over, the next grows up to this, or half as many records more; then swaps wait.
 const GROWN_BYTES: usize = 2 * ROUND_BYTES;
-/// How many records a round has at most: in a file of up to so many bytes.
+/// How many records a round has in a small file, and in a large one: each costs a transaction of its own.
 const ROWS_MOST: u64 = 8_192;
-const SMALL_BYTES: u64 = 64 << 20;
-/// And at least: each round costs a transaction of its own.
 const ROWS_LEAST: u64 = 128;
+const SMALL_BYTES: u64 = 128 << 20;
+const LARGE_BYTES: u64 = 1 << 30;
 /// How long to wait before a round that could not be carried over is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -39,8 +39,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// each has a page of its own, however large the round is, and all that a large one does is to write them in one go: the sync
 /// of a tape waits for that.
 fn rows_due(file_bytes: u64) -> usize {
-    let rows = ROWS_MOST * SMALL_BYTES / file_bytes.max(1);
-    usize::try_from(rows.clamp(ROWS_LEAST, ROWS_MOST)).expect("a few thousand")
+    let rows = match file_bytes {
+        0..=SMALL_BYTES => ROWS_MOST,
+        LARGE_BYTES.. => ROWS_LEAST,
+        between => ROWS_MOST * SMALL_BYTES / between,
+    };
+    usize::try_from(rows).expect("a few thousand")
 }
 
 /// Who waits for what was swapped so far to be in the database.
@@ -255,8 +259,8 @@ mod tests {
     fn rounds_are_large_in_a_small_file_and_small_in_a_large_one() {
         assert_eq!(rows_due(0), 8_192);
         assert_eq!(rows_due(SMALL_BYTES), 8_192);
-        assert_eq!(rows_due(SMALL_BYTES * 8), 1_024);
-        assert_eq!(rows_due(SMALL_BYTES * 100), 128);
+        assert_eq!(rows_due(SMALL_BYTES * 4), 2_048);
+        assert_eq!(rows_due(LARGE_BYTES), 128);
         assert_eq!(rows_due(u64::MAX), 128);
     }
 }
