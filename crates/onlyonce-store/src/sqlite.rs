@@ -59,6 +59,7 @@ mod row;
 mod scan;
 mod slip;
 mod tape;
+mod turn;
 mod wal;
 mod writer;
 

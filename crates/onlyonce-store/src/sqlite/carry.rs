@@ -16,7 +16,7 @@ use super::failure::{Failure, quoted};
 use super::fresh::{Fresh, Round, Written};
 use super::intake::Order;
 use super::tape::{self, Beside, Found, Identity};
-use super::writer::{Ended, Pages, Size, Statements, Work, keep_time};
+use super::writer::{Ended, Size, Statements, Work, keep_time};
 use super::{file, letters, migration, slip};
 use crate::{ErrorKind, failpoint};
 
@@ -34,7 +34,7 @@ impl Carry {
         Self { round, number, fresh, intake: Some(intake) }
     }
 
-    fn tell(&mut self, outcome: Result<Pages, Failure>) {
+    fn tell(&mut self, outcome: Result<(), Failure>) {
         if let Some(intake) = self.intake.take() {
             // An intake that is gone has died, and the tapes have everything.
             let _ = intake.send(Order::Carried(outcome));
@@ -67,7 +67,7 @@ impl Work for Carry {
     /// It never fails alone.
     fn fail(&mut self, _: &Failure) {}
 
-    fn end(mut self: Box<Self>, outcome: &Result<Pages, Failure>) {
+    fn end(mut self: Box<Self>, outcome: &Result<(), Failure>) {
         if outcome.is_ok() {
             self.fresh.carried();
         }

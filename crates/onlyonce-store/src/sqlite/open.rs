@@ -16,6 +16,7 @@ use super::judge::Lookup;
 use super::owner::Owner;
 use super::reader::{Lists, Looks, no_thread};
 use super::tape::Tapes;
+use super::turn::Turns;
 use super::wal::Keeper;
 use super::writer::{self, Refused, Writer};
 use super::{Options, Sqlite, carry, connection, lapse, migration};
@@ -67,12 +68,8 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
     let intake = Intake::start(|orders| intake::Thread {
         file: Lookup { connection: looking, path: path.clone() },
         clock: clock.clone(),
-        tapes,
-        fresh,
-        writer: writer.clone(),
         counts: counts.clone(),
-        orders,
-        round: intake::State::default(),
+        turns: Turns::new(tapes, fresh, writer.clone(), handle.clone(), orders),
     });
     let intake = intake.map_err(|error| no_thread(&error))?;
     let lists = Lists::new(&path, &handle);

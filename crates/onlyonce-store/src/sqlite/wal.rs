@@ -42,7 +42,6 @@ use rusqlite::wal::CheckpointMode;
 
 use super::connection;
 use super::file::Handle;
-use super::writer::Pages;
 use crate::failpoint;
 
 /// After so many pages the WAL is carried over, until the disk is known.
@@ -103,18 +102,6 @@ impl Signal {
             state.pages.store(i64::from(count), Ordering::Release);
             Ok(())
         }))
-    }
-
-    /// Pages in the WAL by now.
-    pub(super) fn pages(&self) -> i64 {
-        self.state.pages.load(Ordering::Acquire)
-    }
-
-    /// How many have been written since there were `before`; where it has begun anew, all that are there.
-    pub(super) fn pages_since(&self, before: i64) -> Pages {
-        let pages = self.pages();
-        let written = if pages < before { pages } else { pages - before };
-        Pages(usize::try_from(written).unwrap_or(0))
     }
 
     /// After every commit, when its callers have their answers.

@@ -167,15 +167,14 @@ impl Thread {
         }
     }
 
-    fn transact(&mut self, works: &mut [Box<dyn Work>]) -> Result<Pages, Failure> {
+    fn transact(&mut self, works: &mut [Box<dyn Work>]) -> Result<(), Failure> {
         if works.is_empty() {
-            return Ok(Pages(0));
+            return Ok(());
         }
         if let Some(damage) = self.damage.get() {
             return Err(damage.clone());
         }
-        let before = self.wal.pages();
-        let outcome = self.commit(works).map(|()| self.wal.pages_since(before));
+        let outcome = self.commit(works);
         if outcome.is_err() && !self.connection.is_autocommit() {
             // Where even this fails, the next BEGIN does too, and says so.
             let _ = run(&self.connection, "ROLLBACK");
@@ -250,10 +249,6 @@ fn is_everybodys(kind: ErrorKind) -> bool {
     }
 }
 
-/// How many pages a transaction has written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pages(pub(super) usize);
-
 /// A piece of work, whatever it answers.
 pub(super) trait Work: Send {
     fn size(&self) -> Size;
@@ -261,7 +256,7 @@ pub(super) trait Work: Send {
     /// It failed, alone.
     fn fail(&mut self, failure: &Failure);
     /// The transaction has ended: the caller is told.
-    fn end(self: Box<Self>, outcome: &Result<Pages, Failure>);
+    fn end(self: Box<Self>, outcome: &Result<(), Failure>);
 }
 
 pub(super) enum Ended {
@@ -308,7 +303,7 @@ where
         self.done = Some(Err(failure.error()));
     }
 
-    fn end(mut self: Box<Self>, outcome: &Result<Pages, Failure>) {
+    fn end(mut self: Box<Self>, outcome: &Result<(), Failure>) {
         if let Err(failure) = outcome {
             self.fail(failure);
         }
