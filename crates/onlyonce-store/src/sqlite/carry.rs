@@ -153,14 +153,19 @@ pub(super) fn set_apart(connection: &Connection) -> rusqlite::Result<()> {
 
 /// The rounds beside the database at `path` that are not in it.
 pub(super) fn left(path: &Path, connection: &Connection) -> Result<Vec<Found>, Failure> {
-    let intake = Intake::of(connection).map_err(|error| Failure::of(path, &error))?;
-    let Some(intake) = intake else { return Ok(Vec::new()) };
-    let mut rounds = rounds(path, &intake)?;
-    rounds.retain(|found| found.round > intake.carried);
+    let intake = || Intake::of(connection).map_err(|error| Failure::of(path, &error));
+    let Some(found) = intake()? else { return Ok(Vec::new()) };
+    let Some(mut rounds) = rounds(path, &found)? else {
+        // Its owner may have closed it in between: then everything is in the database.
+        let is_open = intake()?.is_some_and(|intake| intake.is_open);
+        return if is_open { Err(missing(path)) } else { Ok(Vec::new()) };
+    };
+    rounds.retain(|round| round.round > found.carried);
     Ok(rounds)
 }
 
-fn rounds(path: &Path, intake: &Intake) -> Result<Vec<Found>, Failure> {
+/// None where there are no tapes.
+fn rounds(path: &Path, intake: &Intake) -> Result<Option<Vec<Found>>, Failure> {
     let read = tape::read(path, &intake.identity).map_err(|error| {
         let message = format!(
             "tapes of store file {} cannot be read: {error}; let this process read and write them",
@@ -169,16 +174,8 @@ fn rounds(path: &Path, intake: &Intake) -> Result<Vec<Found>, Failure> {
         Failure::new(file::kind_of(&error), message)
     })?;
     match read {
-        Beside::Rounds(rounds) => Ok(rounds),
-        Beside::Missing if intake.is_open => Err(Failure::new(
-            ErrorKind::Corrupt,
-            format!(
-                "store file {} was in use when its process died, and its tapes (\"-tape0\", \"-tape1\") are not beside it: \
-                 what was written last is on them; put them back, or restore a backup",
-                quoted(path)
-            ),
-        )),
-        Beside::Missing => Ok(Vec::new()),
+        Beside::Rounds(rounds) => Ok(Some(rounds)),
+        Beside::Missing => Ok(None),
         Beside::Foreign(tape) => Err(Failure::new(
             ErrorKind::Misconfigured,
             format!(
@@ -188,6 +185,18 @@ fn rounds(path: &Path, intake: &Intake) -> Result<Vec<Found>, Failure> {
             ),
         )),
     }
+}
+
+/// The file itself is whole.
+fn missing(path: &Path) -> Failure {
+    Failure::new(
+        ErrorKind::Misconfigured,
+        format!(
+            "store file {} was in use when its process died, and its tapes (\"-tape0\", \"-tape1\") are not beside it: \
+             what was written last is on them; put them back, or restore a backup",
+            quoted(path)
+        ),
+    )
 }
 
 /// Carries over what is not in the database yet; which round was the last that was carried over.

@@ -176,7 +176,10 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
 pub(super) fn kind_of(error: &io::Error) -> ErrorKind {
     let passes = matches!(
         error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::Interrupted
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::ResourceBusy
     );
     if passes { ErrorKind::Unavailable } else { ErrorKind::Misconfigured }
 }

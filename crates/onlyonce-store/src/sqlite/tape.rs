@@ -15,7 +15,7 @@
 //!    file.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -118,24 +118,58 @@ pub(super) enum Beside {
     Rounds(Vec<Found>),
 }
 
-/// Reads the tapes beside the database at `path`, without changing them; also while their owner writes them. A round that is
-/// written over meanwhile has been carried over by then, so whoever reads the database afterwards finds it there.
+/// How often tapes are read that their owner writes over meanwhile.
+const READS_MAX: usize = 100;
+
+/// Reads the tapes beside the database at `path`, without changing them; also while their owner writes them. What is read is
+/// whole up to a moment: of the later round its first batches, of the earlier one all, for no tape has turned meanwhile. Rounds
+/// before that are in the database by then, so whoever reads it afterwards finds them there.
 pub(super) fn read(path: &Path, identity: &Identity) -> io::Result<Beside> {
+    let paths = paths(path);
+    while_none_turns(&paths, || read_once(&paths, identity))
+}
+
+fn while_none_turns<T>(paths: &[PathBuf; 2], mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..READS_MAX {
+        let before = heads(paths)?;
+        let found = read()?;
+        if heads(paths)? == before {
+            return Ok(found);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "they are written over faster than they can be read"))
+}
+
+fn read_once(paths: &[PathBuf; 2], identity: &Identity) -> io::Result<Beside> {
     let mut rounds = Vec::new();
-    for path in paths(path) {
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Beside::Missing),
-            Err(error) => return Err(error),
-        };
+    for path in paths {
+        let Some(bytes) = if_there(fs::read(path))? else { return Ok(Beside::Missing) };
         match owner(&bytes) {
-            Some((found, _)) if found != *identity => return Ok(Beside::Foreign(path)),
+            Some((found, _)) if found != *identity => return Ok(Beside::Foreign(path.clone())),
             Some((_, round)) => rounds.push(Found { round, batches: batches(&bytes, identity, round) }),
             None => {}
         }
     }
     rounds.sort_unstable_by_key(|found| found.round);
     Ok(Beside::Rounds(rounds))
+}
+
+/// The first bytes of each that is there.
+fn heads(paths: &[PathBuf; 2]) -> io::Result<[Option<Vec<u8>>; 2]> {
+    let head = |path: &PathBuf| {
+        let Some(file) = if_there(File::open(path))? else { return Ok(None) };
+        let mut head = Vec::new();
+        file.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+        Ok::<_, io::Error>(Some(head))
+    };
+    Ok([head(&paths[0])?, head(&paths[1])?])
+}
+
+fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// Identity and round, where there is a whole head.
@@ -296,5 +330,32 @@ mod tests {
         assert_eq!(read(&folder.file(), &OURS).unwrap(), Beside::Foreign(tape.clone()));
         fs::remove_file(tape).unwrap();
         assert_eq!(read(&folder.file(), &OURS).unwrap(), Beside::Missing);
+    }
+
+    /// What a backup by another process relies on: otherwise it would lack what came before something that it has.
+    #[test]
+    fn tapes_that_turn_while_they_are_read_are_read_again() {
+        let folder = Folder::new();
+        let paths = paths(&folder.file());
+        let mut tapes = Tapes::open(&folder.file(), OURS, 1).unwrap();
+        append(&mut tapes, b"one");
+        let mut reads = 0;
+        let found = while_none_turns(&paths, || {
+            reads += 1;
+            if reads == 1 {
+                append(&mut tapes, b"two");
+                tapes.turn();
+                append(&mut tapes, b"three");
+            }
+            read_once(&paths, &OURS)
+        });
+        let expected = Beside::Rounds(vec![round(1, &[b"one", b"two"]), round(2, &[b"three"])]);
+        assert_eq!((found.unwrap(), reads), (expected, 2));
+        let unending = while_none_turns(&paths, || {
+            tapes.turn();
+            append(&mut tapes, b"more");
+            Ok(())
+        });
+        assert_eq!(unending.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
     }
 }

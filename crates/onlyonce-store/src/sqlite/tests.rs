@@ -379,3 +379,42 @@ async fn put_many(store: &Arc<Sqlite>, number: usize, count: usize) {
         put.unwrap();
     }
 }
+
+/// A copy is the store at a moment: with what was written before it began, and nothing that came after something it lacks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_under_load_lacks_nothing_that_came_before_what_it_has() {
+    const BACKUPS: u64 = 20;
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let written = Arc::new(AtomicU64::new(0));
+    let (writing, counted) = (store.clone(), written.clone());
+    let writer = tokio::spawn(async move {
+        for number in 0.. {
+            // Some tens of them are a round.
+            put(&writing, &format!("key-{number}"), 2_000).await.unwrap();
+            counted.store(number + 1, Ordering::Release);
+        }
+    });
+    for number in 0..BACKUPS {
+        let to = folder.file().with_extension(format!("copy{number}"));
+        let before = written.load(Ordering::Acquire);
+        store.backup(&to, |_| {}).await.unwrap();
+        let after = written.load(Ordering::Acquire);
+        let copy = Sqlite::open(&to, Options::default()).await.unwrap();
+        let mut there = 0;
+        while is_there(&copy, &format!("key-{there}")).await {
+            there += 1;
+        }
+        assert!(there >= before, "backup {number} has {there} of {before} that were written before it");
+        for later in there..=after {
+            assert!(
+                !is_there(&copy, &format!("key-{later}")).await,
+                "backup {number} lacks key-{there}, has key-{later}"
+            );
+        }
+        drop(copy);
+        std::fs::remove_file(to).unwrap();
+    }
+    writer.abort();
+    assert!(written.load(Ordering::Acquire) > 200, "too little was written meanwhile");
+}

@@ -170,8 +170,10 @@ async fn a_file_that_was_in_use_is_not_opened_without_its_own_tapes() {
     dead.write(&other);
     fs::remove_file(other.path().join("onlyonce.db-tape0")).unwrap();
     let error = try_open(other.file()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "the file itself is whole");
     assert!(error.to_string().contains("put them back, or restore a backup"), "{error}");
+    let checked = Guest::open(other.file()).unwrap().check().await.unwrap_err();
+    assert_eq!(checked.to_string(), error.to_string());
     // A store that was closed has none, and gets its own.
     let third = Folder::new();
     put(&open(third.file()).await, "other").await;
