@@ -131,6 +131,12 @@ fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
     let schema = &place.schema;
     let user = place.user();
     let (kind, left, remedy) = match code.code() {
+        // Servers of several nodes say so where the one that committed has gone.
+        "40003" => (
+            Unavailable,
+            Left::Doubt,
+            "nobody knows whether it was committed, and it is looked at again".to_owned(),
+        ),
         "40001" | "40P01" => (Unavailable, Left::Again, "it may be sent again".to_owned()),
         // No failure of the server: it must not count as one.
         "55P03" => {
@@ -184,4 +190,31 @@ fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
         },
     };
     (kind, left, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// X05: whether a write took place is said only where the server's answer leaves no doubt.
+    #[test]
+    fn what_may_have_been_committed_is_doubt_and_what_was_refused_is_nothing() {
+        let place = Place::parse("postgres://ann@localhost/pay?sslmode=disable").unwrap();
+        for (code, left) in [
+            ("40003", Left::Doubt),
+            ("08006", Left::Doubt),
+            ("57P01", Left::Doubt),
+            ("57P02", Left::Doubt),
+            ("58030", Left::Doubt),
+            ("40001", Left::Again),
+            ("40P01", Left::Again),
+            ("55P03", Left::Busy),
+            ("57014", Left::Nothing),
+            ("53100", Left::Nothing),
+            ("22001", Left::Nothing),
+            ("23514", Left::Nothing),
+        ] {
+            assert_eq!(judge(&SqlState::from_code(code), &place).1, left, "{code}");
+        }
+    }
 }
