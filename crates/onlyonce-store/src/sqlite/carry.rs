@@ -4,6 +4,7 @@
 //! only the last state is written: a request that was reserved and completed within a round costs one row, not two writes
 //! of it. In the order of ids, so that those that stand on one page of the index meet there.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -167,10 +168,10 @@ pub(super) fn left(path: &Path, connection: &Connection) -> Result<Vec<Found>, F
 /// None where there are no tapes.
 fn rounds(path: &Path, intake: &Intake) -> Result<Option<Vec<Found>>, Failure> {
     let read = tape::read(path, &intake.identity).map_err(|error| {
-        let message = format!(
-            "tapes of store file {} cannot be read: {error}; let this process read and write them",
-            quoted(path)
-        );
+        let is_busy = error.kind() == io::ErrorKind::ResourceBusy;
+        let remedy =
+            if is_busy { "try again when less is written" } else { "let this process read and write them" };
+        let message = format!("tapes of store file {} cannot be read: {error}; {remedy}", quoted(path));
         Failure::new(file::kind_of(&error), message)
     })?;
     match read {

@@ -36,6 +36,7 @@ use crate::{Error, ErrorKind, Swapped, failpoint};
 /// How much goes into one batch. More than callers that wait at once in practice; a bound all the same.
 const ROWS_MAX: usize = 512;
 const BYTES_MAX: usize = 4 << 20;
+
 pub(super) enum Order {
     Swaps(Bag),
     /// Answered once all that came before it is in the database.

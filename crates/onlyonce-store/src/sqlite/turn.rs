@@ -44,7 +44,12 @@ fn rows_due(file_bytes: u64) -> usize {
         LARGE_BYTES.. => ROWS_LEAST,
         between => ROWS_MOST * SMALL_BYTES / between,
     };
-    usize::try_from(rows).expect("a few thousand")
+    usize::try_from(rows).expect("no more than ROWS_MOST")
+}
+
+/// A file that cannot be asked is taken as large.
+fn rows_due_in(file: &Handle) -> usize {
+    rows_due(file.metadata().map_or(u64::MAX, |metadata| metadata.len()))
 }
 
 /// Who waits for what was swapped so far to be in the database.
@@ -98,24 +103,17 @@ impl Turns {
         handle: Handle,
         orders: Sender<Order>,
     ) -> Self {
-        let mut turns = Self {
+        Self {
+            rows_due: rows_due_in(&handle),
             tapes,
             fresh,
             writer,
             handle,
             orders,
-            rows_due: 0,
             since: None,
             waiting: Vec::new(),
             behind: Behind::Nothing,
-        };
-        turns.measure();
-        turns
-    }
-
-    fn measure(&mut self) {
-        // A file that cannot be asked is taken as large.
-        self.rows_due = rows_due(self.handle.metadata().map_or(u64::MAX, |metadata| metadata.len()));
+        }
     }
 
     /// Something was swapped.
@@ -234,7 +232,7 @@ impl Turns {
         self.since = None;
         let full = self.fresh.turn();
         self.tapes.turn();
-        self.measure();
+        self.rows_due = rows_due_in(&self.handle);
         self.hand_over(full, waiting, false);
     }
 

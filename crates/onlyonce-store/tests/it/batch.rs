@@ -7,6 +7,7 @@ use onlyonce_core::record::Id;
 use onlyonce_store::batch::{Batcher, Limits};
 use onlyonce_store::{Error, ErrorKind};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 const LIMITS: Limits = Limits { rows_max: 100, bytes_max: 1_000, in_flight_max: 1 };
 
@@ -35,13 +36,13 @@ impl Gated {
     }
 
     /// Hands in a row under an id of its own.
-    fn submit(&self, row: u32, bytes: usize) -> tokio::task::JoinHandle<Result<u32, Error>> {
+    fn submit(&self, row: u32, bytes: usize) -> JoinHandle<Result<u32, Error>> {
         let batcher = self.batcher.clone();
         tokio::spawn(async move { batcher.submit(id(row), bytes, row).await })
     }
 
     /// Hands in a row, and the next of the same id, a hundred higher, when it is answered.
-    fn submit_twice(&self, row: u32) -> tokio::task::JoinHandle<()> {
+    fn submit_twice(&self, row: u32) -> JoinHandle<()> {
         let batcher = self.batcher.clone();
         tokio::spawn(async move {
             batcher.submit(id(row), 1, row).await.unwrap();
@@ -166,9 +167,8 @@ async fn beside_a_lone_write_another_goes_at_once_and_beside_a_batch_only_a_much
     assert_eq!(gated.batches.lock().unwrap()[3..], [vec![6, 7, 8, 9, 10, 11]]);
 }
 
-/// What the callers of a batch write next goes together with what came meanwhile, where that was little.
-#[tokio::test]
-async fn whoever_was_told_may_come_along_with_the_next_batch() {
+/// A lone write has ended, and a batch of two is under way, whose callers write again when they are told.
+async fn with_two_that_write_twice() -> (Gated, JoinHandle<Result<u32, Error>>, [JoinHandle<()>; 2]) {
     let gated = Gated::new(LIMITS);
     let first = gated.submit(1, 1);
     gated.until_batches(1).await;
@@ -176,6 +176,13 @@ async fn whoever_was_told_may_come_along_with_the_next_batch() {
     settle().await;
     gated.gate.add_permits(1);
     gated.until_batches(2).await;
+    (gated, first, twice)
+}
+
+/// What the callers of a batch write next goes together with what came meanwhile, where that was little.
+#[tokio::test]
+async fn whoever_was_told_may_come_along_with_the_next_batch() {
+    let (gated, first, twice) = with_two_that_write_twice().await;
     let meanwhile = gated.submit(4, 1);
     settle().await;
     gated.gate.add_permits(2);
@@ -204,13 +211,7 @@ async fn after_a_batch_that_took_long_who_was_told_may_come_along() {
 
 /// Two callers that write twice, and ten others that come while a batch of the two takes so long: what went together.
 async fn while_many_wait(span: Duration) -> Vec<Vec<u32>> {
-    let gated = Gated::new(LIMITS);
-    let first = gated.submit(1, 1);
-    gated.until_batches(1).await;
-    let twice = [gated.submit_twice(2), gated.submit_twice(3)];
-    settle().await;
-    gated.gate.add_permits(1);
-    gated.until_batches(2).await;
+    let (gated, first, twice) = with_two_that_write_twice().await;
     let meanwhile: Vec<_> = (10..20).map(|row| gated.submit(row, 1)).collect();
     settle().await;
     tokio::time::advance(span).await;
