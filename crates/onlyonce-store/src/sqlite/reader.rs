@@ -94,8 +94,9 @@ impl Looks {
 
 impl Drop for Looks {
     fn drop(&mut self) {
-        self.queues.clear();
-        for thread in self.threads.drain(..) {
+        // One after the other: whoever closes the file last carries the WAL over, and of two at once neither is the last.
+        for (queue, thread) in self.queues.drain(..).zip(self.threads.drain(..)) {
+            drop(queue);
             let _ = thread.join();
         }
     }
