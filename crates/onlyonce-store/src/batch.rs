@@ -6,9 +6,10 @@
 //! 1. A write goes at once where nothing is under way, or one write alone and there is a place. There are no timers.
 //! 2. At most [`Limits::in_flight_max`] batches are under way, each of at most [`Limits::rows_max`] rows and
 //!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone. Beside a batch goes only another that is
-//!    at least twice as large: a batch costs what many rows do. When one has ended and many wait, they go at once, and
-//!    those that it carried are told meanwhile. Where few wait, or a batch takes long, since the disk is slow, those are
-//!    told first and may come along: then it counts how many share the next.
+//!    at least as large: a batch costs what many rows do. When one has ended and many wait, they go at once, and
+//!    those that it carried are told meanwhile. Where few wait, or batches take long, since the disk is slow, those are
+//!    told first and may come along, and beside a batch goes only one that is twice as large: then it counts how many
+//!    share the next.
 //! 3. Writes of one id keep their order: the second waits until the batch that carries the first has ended. One id is
 //!    never in two batches at once, nor in one batch twice.
 //!    What has no order, such as a look, takes no id ([`Batcher::ask`]).
@@ -51,13 +52,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use onlyonce_core::record::Id;
 use tokio::sync::oneshot;
 
 use self::queue::Queue;
-use self::sync::{Began, Mutex, lock, spawn, yield_now};
+use self::sync::{Mutex, lock, now, spawn, yield_now};
 use crate::{Error, ErrorKind};
 
 /// How much goes together.
@@ -70,10 +70,6 @@ pub struct Limits {
     /// The most batches under way at once; at least one.
     pub in_flight_max: usize,
 }
-
-/// What takes longer than this, and this for each of its rows, has waited for a disk or a standby more than it worked.
-const PROMPT: Duration = Duration::from_millis(1);
-const PROMPT_A_ROW: Duration = Duration::from_micros(25);
 
 /// Collects writes into batches; see the module's documentation. Clones share the queue.
 pub struct Batcher<T, R> {
@@ -219,10 +215,10 @@ impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
             let rows = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
             metrics::histogram!("onlyonce_batch_size").record(rows);
         }
-        let began = Began::now();
+        let sent_at = now();
         let answers = self.shared.flush(mem::take(&mut self.items)).await;
-        if self.ids.len() <= 1 || self.was_prompt(began) && lock(&self.shared.queue).has_a_batch() {
-            // The store is at work while they are told.
+        let goes_on = lock(&self.shared.queue).answered(self.ids.len(), sent_at, now());
+        if goes_on {
             self.land();
         }
         for (caller, answer) in mem::take(&mut self.callers).into_iter().zip(answers) {
@@ -235,11 +231,6 @@ impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
             yield_now().await;
             self.land();
         }
-    }
-
-    fn was_prompt(&self, began: Began) -> bool {
-        let rows = u32::try_from(self.ids.len()).unwrap_or(u32::MAX);
-        began.took_less_than(PROMPT.saturating_add(PROMPT_A_ROW.saturating_mul(rows)))
     }
 
     fn land(&mut self) {

@@ -35,6 +35,7 @@ mod connection;
 mod doubt;
 mod failure;
 mod letters;
+mod line;
 mod look;
 mod migration;
 mod pool;

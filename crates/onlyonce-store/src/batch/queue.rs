@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use onlyonce_core::record::Id;
 
@@ -14,6 +15,10 @@ use super::Limits;
 
 /// So many rows are worth a batch: a batch costs the store about as much as they do.
 const ROWS_WORTH: usize = 8;
+
+/// What takes longer than this, and this for each of its rows, has waited for a disk or a standby more than it worked.
+const PROMPT: Duration = Duration::from_millis(1);
+const PROMPT_A_ROW: Duration = Duration::from_micros(25);
 
 /// Writes that wait, and the ids that are taken.
 pub(super) struct Queue<L> {
@@ -25,6 +30,10 @@ pub(super) struct Queue<L> {
     in_flight: usize,
     /// Of what has an order: what has none is cheap to ask.
     rows_in_flight: usize,
+    /// When the store answered a batch the last time.
+    answered_at: Option<Instant>,
+    /// That it did so promptly.
+    is_prompt: bool,
 }
 
 struct Entry<L> {
@@ -49,7 +58,15 @@ impl<L> Queue<L> {
             in_flight_max: limits.in_flight_max.max(1),
             bytes_max: limits.bytes_max,
         };
-        Self { limits, ready: VecDeque::new(), behind: HashMap::new(), in_flight: 0, rows_in_flight: 0 }
+        Self {
+            limits,
+            ready: VecDeque::new(),
+            behind: HashMap::new(),
+            in_flight: 0,
+            rows_in_flight: 0,
+            answered_at: None,
+            is_prompt: false,
+        }
     }
 
     pub(super) fn push(&mut self, id: Id, bytes: usize, load: L) {
@@ -93,20 +110,31 @@ impl<L> Queue<L> {
         Some(batch)
     }
 
-    /// There is a place, and something for it. Beside a batch under way only what is much larger goes, or as large as it
-    /// gets: a batch costs as much as many rows, and what waits for the end of one goes together. Beside a lone write
-    /// another goes at once: where there are few callers, none waits for the others.
+    /// There is a place, and something for it. Beside a batch under way goes only what is as large, or as large as it gets:
+    /// a batch costs as much as many rows, and what waits for the end of one goes together. Where a batch takes long, the
+    /// more share the next the better: only what is much larger goes. Beside a lone write another goes at once: where there
+    /// are few callers, none waits for the others.
     fn may_go(&self) -> bool {
         let enough = match self.rows_in_flight {
             0 | 1 => 1,
-            rows => (rows * 2).min(self.limits.rows_max),
+            rows if self.is_prompt => rows,
+            rows => rows * 2,
         };
-        self.in_flight < self.limits.in_flight_max && self.ready.len() >= enough
+        self.in_flight < self.limits.in_flight_max && self.ready.len() >= enough.min(self.limits.rows_max)
     }
 
-    /// What waits is worth a batch of its own.
-    pub(super) fn has_a_batch(&self) -> bool {
-        self.ready.len() >= ROWS_WORTH
+    /// The store has answered a batch of so many rows. True where what waits goes before its callers are told: the store
+    /// is at work meanwhile. Where few wait, or a batch takes long, those are told first and may come along.
+    pub(super) fn answered(&mut self, rows: usize, sent_at: Instant, now: Instant) -> bool {
+        if rows <= 1 {
+            return true;
+        }
+        // What was sent behind another had to wait for that one first.
+        let began_at = self.answered_at.map_or(sent_at, |before| before.max(sent_at));
+        let span = PROMPT.saturating_add(PROMPT_A_ROW.saturating_mul(u32::try_from(rows).unwrap_or(u32::MAX)));
+        self.is_prompt = now.saturating_duration_since(began_at) < span;
+        self.answered_at = Some(now);
+        self.is_prompt && self.ready.len() >= ROWS_WORTH
     }
 
     /// A batch has ended: the next write of each of its ids is ready.

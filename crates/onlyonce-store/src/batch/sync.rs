@@ -2,7 +2,11 @@
 //! lock and tasks that shuttle schedules, and a clock that says what shuttle likes; otherwise those of the standard library
 //! and of tokio.
 
+#[cfg(test)]
+use std::sync::LazyLock;
+#[cfg(test)]
 use std::time::Duration;
+use std::time::Instant;
 
 #[cfg(not(test))]
 pub(super) use std::sync::{Mutex, MutexGuard};
@@ -30,33 +34,15 @@ pub(super) use tokio::task::yield_now;
 #[cfg(test)]
 pub(super) use shuttle::future::yield_now;
 
-/// When something began.
 #[cfg(not(test))]
-#[derive(Clone, Copy)]
-pub(super) struct Began(tokio::time::Instant);
-
-#[cfg(not(test))]
-impl Began {
-    pub(super) fn now() -> Self {
-        Self(tokio::time::Instant::now())
-    }
-
-    pub(super) fn took_less_than(self, span: Duration) -> bool {
-        self.0.elapsed() < span
-    }
+pub(super) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
+/// About as late as it may be or not be for a batch to be called prompt.
 #[cfg(test)]
-#[derive(Clone, Copy)]
-pub(super) struct Began;
-
-#[cfg(test)]
-impl Began {
-    pub(super) fn now() -> Self {
-        Self
-    }
-
-    pub(super) fn took_less_than(self, _: Duration) -> bool {
-        shuttle::rand::Rng::gen_bool(&mut shuttle::rand::thread_rng(), 0.5)
-    }
+pub(super) fn now() -> Instant {
+    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let millis = shuttle::rand::Rng::gen_range(&mut shuttle::rand::thread_rng(), 0..3);
+    *BEGINNING + Duration::from_millis(millis)
 }

@@ -8,7 +8,7 @@
 //! 2. What the server says in passing comes before the answer that it belongs to, and is heard before it.
 //! 3. Dropped in the middle of an answer, it is closed with it: nobody else could make sense of what is still to come.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -28,7 +28,7 @@ const TURNS_MAX: u32 = 4;
 pub(super) struct Connection {
     client: Client,
     prepared: Vec<Option<Statement>>,
-    line: Line,
+    wire: Wire,
 }
 
 impl Connection {
@@ -41,8 +41,8 @@ impl Connection {
         let carrier: Box<Carrier> = Box::new(move |context| connection.poll_message(context));
         let bell = Arc::new(Bell::default());
         let waker = bell.clone().into();
-        let line = Line { carrier: Some(carrier), bell, waker, gave_up_on_standby: false };
-        Ok(Self { client, prepared: Vec::new(), line })
+        let wire = Wire { carrier: Some(carrier), bell, waker, gave_up_on_standby: false };
+        Ok(Self { client, prepared: Vec::new(), wire })
     }
 
     /// The rows of a statement; it is prepared the first time.
@@ -52,6 +52,12 @@ impl Connection {
         verb: Verb,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Error> {
+        let statement = self.prepare(statements, verb).await?;
+        self.wire.carry(self.client.query(&statement, parameters)).await
+    }
+
+    /// A statement as this connection knows it.
+    pub(super) async fn prepare(&mut self, statements: &Statements, verb: Verb) -> Result<Statement, Error> {
         let place = verb as usize;
         if self.prepared.len() <= place {
             self.prepared.resize(place + 1, None);
@@ -59,34 +65,36 @@ impl Connection {
         let statement = match &self.prepared[place] {
             Some(statement) => statement,
             None => {
-                let prepared = self.line.carry(self.client.prepare(statements.sql(verb))).await?;
+                let prepared = self.wire.carry(self.client.prepare(statements.sql(verb))).await?;
                 self.prepared[place].insert(prepared)
             }
         };
-        self.line.carry(self.client.query(statement, parameters)).await
+        Ok(statement.clone())
     }
 
     pub(super) async fn simple_query(&mut self, sql: &str) -> Result<Vec<SimpleQueryMessage>, Error> {
-        self.line.carry(self.client.simple_query(sql)).await
+        self.wire.carry(self.client.simple_query(sql)).await
     }
 
     /// False where the server has closed it, or the way to it is gone, as far as this node was told.
     pub(super) fn is_open(&mut self) -> bool {
-        self.line.listen();
-        self.line.carrier.is_some()
+        self.wire.is_open()
     }
 
     /// The server has said on it that it did not wait for its standby.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.line.gave_up_on_standby
+        self.wire.gave_up_on_standby
+    }
+
+    /// For who sends several things on it at once: whoever has the wire carries them all.
+    pub(super) fn into_parts(self) -> (Client, Wire) {
+        (self.client, self.wire)
     }
 
     /// For whoever says more than one thing on it: carried by a task, until the client is dropped.
     pub(super) fn into_client(self) -> Client {
-        let Self { client, line, .. } = self;
-        if let Some(mut carrier) = line.carrier {
-            tokio::spawn(async move { while let Some(Ok(_)) = std::future::poll_fn(&mut carrier).await {} });
-        }
+        let Self { client, mut wire, .. } = self;
+        tokio::spawn(async move { std::future::poll_fn(|context| wire.poll_until_closed(context)).await });
         client
     }
 }
@@ -94,25 +102,34 @@ impl Connection {
 type Carrier = dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> + Send;
 
 /// What sends and reads.
-struct Line {
+pub(super) struct Wire {
     /// None once the connection has ended: whoever waits for an answer then finds that there will be none.
     carrier: Option<Box<Carrier>>,
     bell: Arc<Bell>,
     waker: Waker,
-    gave_up_on_standby: bool,
+    pub(super) gave_up_on_standby: bool,
 }
 
-impl Line {
+impl Wire {
     /// The answer to what is asked, sending and reading until it is there.
     async fn carry<T>(&mut self, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let mut asked = pin!(asked);
-        std::future::poll_fn(|context| self.poll(asked.as_mut(), context)).await
+        std::future::poll_fn(|context| self.poll(context, |_, bell| asked.as_mut().poll(bell))).await
     }
 
-    fn poll<F: Future>(&mut self, mut asked: Pin<&mut F>, context: &Context<'_>) -> Poll<F::Output> {
+    /// Sends and reads whatever there is, until the connection has ended.
+    pub(super) fn poll_until_closed(&mut self, context: &Context<'_>) -> Poll<()> {
+        self.poll(context, |wire, _| if wire.carrier.is_none() { Poll::Ready(()) } else { Poll::Pending })
+    }
+
+    fn poll<T>(
+        &mut self,
+        context: &Context<'_>,
+        mut asked: impl FnMut(&Self, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
         self.bell.attend(context.waker());
         for _ in 0..TURNS_MAX {
-            let answer = asked.as_mut().poll(&mut Context::from_waker(&self.waker));
+            let answer = asked(self, &mut Context::from_waker(&self.waker));
             if answer.is_ready() {
                 self.bell.leave();
                 return answer;
@@ -128,6 +145,18 @@ impl Line {
         Poll::Pending
     }
 
+    /// False where the server has closed it, or the way to it is gone, as far as this node was told.
+    pub(super) fn is_open(&mut self) -> bool {
+        self.listen();
+        self.carrier.is_some()
+    }
+
+    /// Closes it. Whoever waits for an answer is told that there will be none.
+    pub(super) fn hang_up(&mut self) {
+        self.carrier = None;
+        self.bell.wake_by_ref();
+    }
+
     /// Sends what is to be sent, and reads what has come.
     fn listen(&mut self) {
         let Some(carrier) = &mut self.carrier else { return };
@@ -139,8 +168,7 @@ impl Line {
                 }
                 Poll::Ready(Some(Ok(_))) => {}
                 Poll::Ready(Some(Err(_)) | None) => {
-                    self.carrier = None;
-                    self.bell.wake_by_ref();
+                    self.hang_up();
                     return;
                 }
                 Poll::Pending => return,

@@ -5,14 +5,15 @@
 //! an answer leaves it unusable.
 //!
 //! 1. A connection goes back only after a whole answer. One that was left in the middle, met a time-out or lost its
-//!    server is closed.
+//!    server is closed. So is the line of the batches (`line.rs`), once those that are under way on it have ended: nobody who
+//!    comes later is sent there.
 //! 2. Nothing waits for ever: a place, a connection and an answer are waited for together, for one span.
 //! 3. Every connection is asked when it is made whether its server takes writes. `synchronous_commit=off` is lifted to
 //!    `on` there: nothing is acknowledged that a crash of the server could take back. Whether it has a standby that
 //!    confirms commits is asked too.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -23,6 +24,7 @@ use tokio_postgres::{Config, NoTls, Row, SimpleQueryMessage};
 use super::connection::Connection;
 use super::doubt::Doubts;
 use super::failure::{Failure, Left};
+use super::line::Line;
 use super::statement::{Statements, Verb};
 use super::url::Place;
 use crate::{ErrorKind, failpoint};
@@ -69,6 +71,10 @@ pub(super) struct Pool {
     patience: Duration,
     places: Semaphore,
     idle: Mutex<Vec<Connection>>,
+    /// Where batches go, once there was one.
+    line: Mutex<Option<Arc<Line>>>,
+    /// Held by who makes a new line: the others wait for it.
+    making: Semaphore,
 }
 
 impl Pool {
@@ -91,6 +97,8 @@ impl Pool {
             patience: tuning.statement.saturating_add(GRACE),
             places: Semaphore::new(tuning.connections.max(1)),
             idle: Mutex::default(),
+            line: Mutex::default(),
+            making: Semaphore::new(1),
         }
     }
 
@@ -129,35 +137,50 @@ impl Pool {
     }
 
     async fn ask(&self, verb: Verb, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
-        let _place = self.place().await;
+        if verb == Verb::Batch {
+            return self.ask_on_line(parameters).await;
+        }
+        let _place = acquired(&self.places).await;
         let mut connection = self.take().await.map_err(Failure::before_sending)?;
         let answer = connection.query(&self.statements, verb, parameters).await;
-        let rows = match answer {
-            Ok(rows) => rows,
-            Err(error) => {
-                let failure = Failure::of(&self.place, &error);
-                match failure.left {
-                    Left::Busy | Left::Again | Left::Nothing => self.give_back(connection),
-                    // What happened to this one has likely happened to the others.
-                    Left::Doubt => {
-                        self.doubts.lost();
-                        self.idle().clear();
-                    }
-                }
-                return Err(failure);
-            }
-        };
-        if connection.is_in_doubt() {
-            self.doubts.raise();
-            let what = "the standby did not confirm the commit in time; see that it runs and can be reached";
-            return Err(Failure::doubt(&self.place, what));
+        let (answer, may_be_used) = self.judged(answer, connection.is_in_doubt());
+        if may_be_used {
+            self.give_back(connection);
         }
-        self.give_back(connection);
-        Ok(rows)
+        answer
     }
 
-    async fn place(&self) -> SemaphorePermit<'_> {
-        self.places.acquire().await.expect("the pool is never closed")
+    /// Sent behind what is under way on the line.
+    async fn ask_on_line(&self, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
+        let line = self.line().await.map_err(Failure::before_sending)?;
+        let mut asking = Asking { pool: self, line: &line, may_be_used: false };
+        let answer = line.query(parameters).await;
+        let (answer, may_be_used) = self.judged(answer, line.is_in_doubt());
+        asking.may_be_used = may_be_used;
+        answer
+    }
+
+    /// What an answer says, and whether its connection may be used again.
+    fn judged(
+        &self,
+        answer: Result<Vec<Row>, tokio_postgres::Error>,
+        is_in_doubt: bool,
+    ) -> (Result<Vec<Row>, Failure>, bool) {
+        match answer.map_err(|error| Failure::of(&self.place, &error)) {
+            Err(failure) if failure.left == Left::Doubt => {
+                self.doubts.lost();
+                // What happened to this one has likely happened to the others.
+                self.close_kept();
+                (Err(failure), false)
+            }
+            Ok(_) if is_in_doubt => {
+                self.doubts.raise();
+                let what =
+                    "the standby did not confirm the commit in time; see that it runs and can be reached";
+                (Err(Failure::doubt(&self.place, what)), false)
+            }
+            answer => (answer, !is_in_doubt),
+        }
     }
 
     async fn take(&self) -> Result<Connection, Failure> {
@@ -177,8 +200,38 @@ impl Pool {
         self.idle().push(connection);
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody who comes later is sent on any of these. What is under way on the line ends there.
+    fn close_kept(&self) {
+        self.idle().clear();
+        *self.line_kept() = None;
+    }
+
+    /// The line, or a new one where it cannot be used any more.
+    async fn line(&self) -> Result<Arc<Line>, Failure> {
+        if let Some(line) = self.usable_line() {
+            return Ok(line);
+        }
+        let _alone = acquired(&self.making).await;
+        if let Some(line) = self.usable_line() {
+            return Ok(line);
+        }
+        let connection = self.connect().await?;
+        let line = Line::new(connection, &self.statements, Verb::Batch).await;
+        let line = Arc::new(line.map_err(|error| Failure::of(&self.place, &error))?);
+        *self.line_kept() = Some(line.clone());
+        Ok(line)
+    }
+
+    fn usable_line(&self) -> Option<Arc<Line>> {
+        self.line_kept().clone().filter(|line| line.is_usable())
+    }
+
+    fn line_kept(&self) -> MutexGuard<'_, Option<Arc<Line>>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection of this kind, ready: for whoever needs one of its own. Of several hosts, to the first that takes writes.
@@ -246,10 +299,31 @@ impl Pool {
             }
         };
         // The others are to the same server, and would still be answered: part of the looks would succeed.
-        self.idle().clear();
+        self.close_kept();
         let remedy = "point the URL at the primary, or name all hosts in it";
         Err(Failure::refused(ErrorKind::Unavailable, format!("PostgreSQL at {shown} {trouble}; {remedy}")))
     }
+}
+
+/// Who waits for an answer on the line. It is used on only where that was a whole one, and not where they left before.
+struct Asking<'a> {
+    pool: &'a Pool,
+    line: &'a Arc<Line>,
+    may_be_used: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if self.may_be_used {
+            return;
+        }
+        // There may be a new one by now, which has nothing to do with it.
+        self.pool.line_kept().take_if(|line| Arc::ptr_eq(line, self.line));
+    }
+}
+
+async fn acquired(places: &Semaphore) -> SemaphorePermit<'_> {
+    places.acquire().await.expect("the places are never closed")
 }
 
 impl Tuning {
