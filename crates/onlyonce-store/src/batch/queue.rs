@@ -131,7 +131,8 @@ impl<L> Queue<L> {
         }
         // What was sent behind another had to wait for that one first.
         let began_at = self.answered_at.map_or(sent_at, |before| before.max(sent_at));
-        let span = PROMPT.saturating_add(PROMPT_A_ROW.saturating_mul(u32::try_from(rows).unwrap_or(u32::MAX)));
+        let span =
+            PROMPT.saturating_add(PROMPT_A_ROW.saturating_mul(u32::try_from(rows).unwrap_or(u32::MAX)));
         self.is_prompt = now.saturating_duration_since(began_at) < span;
         self.answered_at = Some(now);
         self.is_prompt && self.ready.len() >= ROWS_WORTH
