@@ -17,7 +17,8 @@
 //!    is lost comes back with the record it was lost to (`statement.rs`). Only a lone update that is lost, and that is
 //!    rare, takes a second round trip for it.
 //! 2. **Many writes, one commit** ([`crate::batch`], `write.rs`): what comes while a commit is under way goes into the
-//!    next. No batch waits for one row, and one bad row fails alone.
+//!    next, which is sent while the one before is still executed (`line.rs`). No batch waits for one row, and one bad row
+//!    fails alone.
 //!    So do looks (`look.rs`): a thousand records that are watched take two connections and not a thousand.
 //! 3. **The clock is the server's.** No node's clock decides anything.
 //! 4. **An answer that was lost is `Unavailable`** (`pool.rs`): the write may have been committed. Whoever asked looks,
@@ -72,8 +73,8 @@ use crate::{Change, Epoch, Error, Expired, Page, Query, Schema, Store, Swapped};
 pub struct Options {
     /// What becomes of records that have expired.
     pub expired: Expired,
-    /// How many connections this node has for looks, and for writes that go alone. There are four more: two that write
-    /// batches, and two for what goes on behind the requests.
+    /// How many connections this node has for looks, and for writes that go alone. There are five more: three for what
+    /// is written the first time, alone or in batches, and two for what goes on behind the requests.
     pub connections: usize,
     /// How long the server may work on a statement of a request.
     pub statement_timeout: Duration,
@@ -92,7 +93,7 @@ impl Default for Options {
     }
 }
 
-/// How much goes together. Four batches in flight were slower than two.
+/// How much goes together. Three batches in flight were no faster than two.
 const LIMITS: Limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
 /// The same for looks, which are few bytes to ask. Two connections at most, and none of them for long.
 const LOOKS: Limits = Limits { rows_max: 128, bytes_max: usize::MAX, in_flight_max: 2 };

@@ -19,6 +19,10 @@ const ROWS_WORTH: usize = 8;
 /// What takes longer than this, and this for each of its rows, has waited for a disk or a standby more than it worked.
 const PROMPT: Duration = Duration::from_millis(1);
 const PROMPT_A_ROW: Duration = Duration::from_micros(25);
+/// Over so many batches the pace is the mean of.
+const PACE_BATCHES: f64 = 8.0;
+/// What one batch counts for at most: one that waited for long is soon forgotten.
+const PACE_MAX: f64 = 4.0;
 
 /// Writes that wait, and the ids that are taken.
 pub(super) struct Queue<L> {
@@ -32,8 +36,8 @@ pub(super) struct Queue<L> {
     rows_in_flight: usize,
     /// When the store answered a batch the last time.
     answered_at: Option<Instant>,
-    /// That it did so promptly.
-    is_prompt: bool,
+    /// How long it takes for a batch, in the mean of the last few; what is prompt takes less than one.
+    pace: f64,
 }
 
 struct Entry<L> {
@@ -65,7 +69,7 @@ impl<L> Queue<L> {
             in_flight: 0,
             rows_in_flight: 0,
             answered_at: None,
-            is_prompt: false,
+            pace: PACE_MAX,
         }
     }
 
@@ -111,13 +115,13 @@ impl<L> Queue<L> {
     }
 
     /// There is a place, and something for it. Beside a batch under way goes only what is as large, or as large as it gets:
-    /// a batch costs as much as many rows, and what waits for the end of one goes together. Where a batch takes long, the
+    /// a batch costs as much as many rows, and what waits for the end of one goes together. Where batches take long, the
     /// more share the next the better: only what is much larger goes. Beside a lone write another goes at once: where there
     /// are few callers, none waits for the others.
     fn may_go(&self) -> bool {
         let enough = match self.rows_in_flight {
             0 | 1 => 1,
-            rows if self.is_prompt => rows,
+            rows if self.pace < 1.0 => rows,
             rows => rows * 2,
         };
         self.in_flight < self.limits.in_flight_max && self.ready.len() >= enough.min(self.limits.rows_max)
@@ -131,11 +135,12 @@ impl<L> Queue<L> {
         }
         // What was sent behind another had to wait for that one first.
         let began_at = self.answered_at.map_or(sent_at, |before| before.max(sent_at));
-        let span =
-            PROMPT.saturating_add(PROMPT_A_ROW.saturating_mul(u32::try_from(rows).unwrap_or(u32::MAX)));
-        self.is_prompt = now.saturating_duration_since(began_at) < span;
         self.answered_at = Some(now);
-        self.is_prompt && self.ready.len() >= ROWS_WORTH
+        let prompt =
+            PROMPT.saturating_add(PROMPT_A_ROW.saturating_mul(u32::try_from(rows).unwrap_or(u32::MAX)));
+        let took = now.saturating_duration_since(began_at).div_duration_f64(prompt);
+        self.pace += (took.min(PACE_MAX) - self.pace) / PACE_BATCHES;
+        took < 1.0 && self.ready.len() >= ROWS_WORTH
     }
 
     /// A batch has ended: the next write of each of its ids is ready.

@@ -10,12 +10,15 @@
 //!    one behind it as it is.
 //! 2. It is carried by a task, which hands each its answer; the task ends with the line. A lone write does without
 //!    (`connection.rs`), and never waits here behind a batch.
-//! 3. What the server says in passing comes before the answer that it belongs to, and is heard before it. Whether it was
+//! 3. What is much larger than all that is under way does not wait behind it (`pool.rs`): where that happens the disk is slow,
+//!    and it can be executed while the other's commit is synced.
+//! 4. What the server says in passing comes before the answer that it belongs to, and is heard before it. Whether it was
 //!    said of that answer or of one before it is not told apart: all that are answered after it are in doubt.
-//! 4. Dropped, it is closed: who is in the middle of an answer holds it. Whether the server has closed it is seen before
+//! 5. Dropped, it is closed: who is in the middle of an answer holds it. Whether the server has closed it is seen before
 //!    anything is sent ([`Line::is_usable`]).
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_postgres::types::ToSql;
@@ -29,6 +32,7 @@ pub(super) struct Line {
     client: Client,
     statement: Statement,
     wire: Shared,
+    rows_under_way: AtomicUsize,
 }
 
 impl Line {
@@ -42,12 +46,23 @@ impl Line {
         let wire = Shared(Arc::new(Mutex::new(wire)));
         let carried = Shared(wire.0.clone());
         tokio::spawn(async move { poll_fn(|context| carried.lock().poll_until_closed(context)).await });
-        Ok(Self { client, statement, wire })
+        Ok(Self { client, statement, wire, rows_under_way: AtomicUsize::new(0) })
     }
 
-    /// The rows of the statement. It is sent at once, behind those that are not answered yet.
-    pub(super) async fn query(&self, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
+    /// The answer to a batch of so many rows. It is sent at once, behind those that are not answered yet.
+    pub(super) async fn query(
+        &self,
+        rows: usize,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Error> {
+        let _under_way = UnderWay::new(&self.rows_under_way, rows);
         self.client.query(&self.statement, parameters).await
+    }
+
+    /// Something is under way, and a batch of so many rows is at least twice as large.
+    pub(super) fn is_small_beside(&self, rows: usize) -> bool {
+        let under_way = self.rows_under_way.load(Ordering::Relaxed);
+        under_way > 0 && rows >= under_way.saturating_mul(2)
     }
 
     /// False where it is closed, as far as this node was told, or in doubt.
@@ -59,6 +74,25 @@ impl Line {
     /// The server has said on it that it did not wait for its standby.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.wire.lock().gave_up_on_standby
+    }
+}
+
+/// Counts rows while they are under way.
+struct UnderWay<'a> {
+    all: &'a AtomicUsize,
+    rows: usize,
+}
+
+impl<'a> UnderWay<'a> {
+    fn new(all: &'a AtomicUsize, rows: usize) -> Self {
+        all.fetch_add(rows, Ordering::Relaxed);
+        Self { all, rows }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.rows, Ordering::Relaxed);
     }
 }
 

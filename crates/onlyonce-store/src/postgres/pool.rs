@@ -108,23 +108,36 @@ impl Pool {
         verb: Verb,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Failure> {
-        let late = || {
-            self.doubts.lost();
-            Failure::late(&self.place, self.patience)
-        };
-        timeout(self.patience, self.ask(verb, parameters)).await.unwrap_or_else(|_| Err(late()))
+        self.in_time(self.ask(verb, parameters)).await
     }
 
-    /// The same for a statement that writes. Sent again where it met another transaction: nothing of it was written.
+    /// The same for a statement that writes.
     pub(super) async fn write(
         &self,
         verb: Verb,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Failure> {
+        self.written(|| self.query(verb, parameters)).await
+    }
+
+    /// The same for [`Verb::Batch`], of so many rows.
+    pub(super) async fn write_batch(
+        &self,
+        rows: usize,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Failure> {
+        self.written(|| self.in_time(self.ask_on_line(rows, parameters))).await
+    }
+
+    /// Sent again where it met another transaction: nothing of it was written.
+    async fn written<F>(&self, send: impl Fn() -> F) -> Result<Vec<Row>, Failure>
+    where
+        F: Future<Output = Result<Vec<Row>, Failure>>,
+    {
         let mut pause = PAUSE;
         for _ in 0..RETRIES_MAX {
             failpoint!("postgres.write.before");
-            let answer = self.query(verb, parameters).await;
+            let answer = send().await;
             failpoint!("postgres.write.after");
             match answer {
                 Err(failure) if failure.left == Left::Again => {}
@@ -133,13 +146,22 @@ impl Pool {
             tokio::time::sleep(pause).await;
             pause *= 2;
         }
-        self.query(verb, parameters).await
+        send().await
+    }
+
+    /// An answer, or that there was none in time.
+    async fn in_time(
+        &self,
+        answer: impl Future<Output = Result<Vec<Row>, Failure>>,
+    ) -> Result<Vec<Row>, Failure> {
+        let late = || {
+            self.doubts.lost();
+            Failure::late(&self.place, self.patience)
+        };
+        timeout(self.patience, answer).await.unwrap_or_else(|_| Err(late()))
     }
 
     async fn ask(&self, verb: Verb, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
-        if verb == Verb::Batch {
-            return self.ask_on_line(parameters).await;
-        }
         let _place = acquired(&self.places).await;
         let mut connection = self.take().await.map_err(Failure::before_sending)?;
         let answer = connection.query(&self.statements, verb, parameters).await;
@@ -150,11 +172,18 @@ impl Pool {
         answer
     }
 
-    /// Sent behind what is under way on the line.
-    async fn ask_on_line(&self, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
+    /// Sent behind what is under way on the line; or on a connection of its own, where it is much larger than that.
+    async fn ask_on_line(
+        &self,
+        rows: usize,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Failure> {
         let line = self.line().await.map_err(Failure::before_sending)?;
+        if line.is_small_beside(rows) {
+            return self.ask(Verb::Batch, parameters).await;
+        }
         let mut asking = Asking { pool: self, line: &line, may_be_used: false };
-        let answer = line.query(parameters).await;
+        let answer = line.query(rows, parameters).await;
         let (answer, may_be_used) = self.judged(answer, line.is_in_doubt());
         asking.may_be_used = may_be_used;
         answer

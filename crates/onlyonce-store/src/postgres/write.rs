@@ -238,7 +238,7 @@ async fn many(pool: &Pool, swaps: &[Swap]) -> Result<Vec<(Id, Found)>, Failure> 
         &updates.routes,
         &updates.records,
     ];
-    let rows = pool.write(Verb::Batch, &parameters).await?;
+    let rows = pool.write_batch(swaps.len(), &parameters).await?;
     // A row that names no record of ours answers for none.
     let answers = rows.iter().filter_map(|row| row::id(row, 0).ok().map(|id| (id, found(id, row, 1))));
     Ok(answers.collect())

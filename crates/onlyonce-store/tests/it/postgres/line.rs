@@ -4,7 +4,7 @@ use std::fs;
 use std::future::poll_fn;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,11 @@ use crate::sqlite::world::{draft, id, running};
 
 /// Whatever takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Twice as large: it goes beside the first, whatever the first's pace is.
-const FIRST: [&str; 3] = ["held-0", "held-1", "held-2"];
-const SECOND: [&str; 6] = ["next-0", "next-1", "next-2", "next-3", "next-4", "next-5"];
-const LATER: [&str; 3] = ["later-0", "later-1", "later-2"];
+/// As large as a batch gets: it goes beside the first whatever its pace; and not so much larger that it would not go behind.
+const SECOND: usize = 256;
+const FIRST: usize = 200;
+/// Of many keys, so many are looked at.
+const SAMPLE: usize = 3;
 
 type Writing = JoinHandle<Result<Swapped, Error>>;
 
@@ -33,7 +34,7 @@ struct World<'a> {
     store: Arc<Postgres>,
     server: &'a Server,
     schema: String,
-    lone: AtomicU32,
+    lone: AtomicUsize,
 }
 
 /// Two batches on their way: the server works on the first, and has not yet read the second.
@@ -66,7 +67,7 @@ impl<'a> World<'a> {
              CREATE TRIGGER note AFTER INSERT ON {schema}.onlyonce_record
                  FOR EACH ROW EXECUTE FUNCTION {schema}.note()"
         ));
-        Self { store: Arc::new(store), server, schema, lone: AtomicU32::new(0) }
+        Self { store: Arc::new(store), server, schema, lone: AtomicUsize::new(0) }
     }
 
     fn open(&self, gate: &str) {
@@ -98,34 +99,39 @@ impl<'a> World<'a> {
         tokio::spawn(writing)
     }
 
-    async fn write_all(&self, keys: &[&str]) -> Vec<Writing> {
+    async fn write_all(&self, keys: impl Iterator<Item = String>) -> Vec<Writing> {
         let mut all = Vec::new();
         for key in keys {
-            all.push(self.write(key).await);
+            all.push(self.write(&key).await);
         }
         all
     }
 
     /// Beside two lone writes nothing goes; what waits for them goes as one batch.
-    async fn batch(&self, keys: &[&str]) -> Vec<Writing> {
+    async fn batch(&self, keys: impl Iterator<Item = String>) -> Vec<Writing> {
         self.close("lone");
-        let lone = [(); 2].map(|()| format!("lone-{}", self.lone.fetch_add(1, Ordering::Relaxed)));
-        let lone = self.write_all(&lone.each_ref().map(|key| &**key)).await;
+        let number = self.lone.fetch_add(2, Ordering::Relaxed);
+        let lone = self.write_all((number..number + 2).map(|number| format!("lone-{number}"))).await;
         let batch = self.write_all(keys).await;
         self.open("lone");
         all_applied(lone).await;
         batch
     }
 
-    /// Two batches, the second of which goes beside the first.
-    async fn two_under_way(&self) -> UnderWay {
-        let first = self.batch(&FIRST).await;
+    /// A batch that the server works on until its gate is opened, and by which process.
+    async fn held(&self, rows: usize) -> (Vec<Writing>, i32) {
+        let writings = self.batch(keys("held", rows)).await;
         let executes = format!(
             "SELECT pid FROM pg_stat_activity WHERE application_name = '{}' AND wait_event = 'PgSleep'",
             self.schema
         );
-        let process = until("the first batch is executed", || self.value(&executes)).await;
-        let second = self.write_all(&SECOND).await;
+        let process = until("the batch is executed", || self.value(&executes)).await;
+        (writings, process)
+    }
+
+    async fn two_under_way(&self) -> UnderWay {
+        let (first, process) = self.held(FIRST).await;
+        let second = self.write_all(keys("next", SECOND)).await;
         let port = self.value(&format!("SELECT client_port FROM pg_stat_activity WHERE pid = {process}"));
         let (server, port) = (self.server.port(), port.expect("it comes by TCP"));
         until("the second is sent", || (unread(server, port) > 0).then_some(())).await;
@@ -140,7 +146,7 @@ impl<'a> World<'a> {
 
     /// A batch goes, on another line than this.
     async fn goes_on_without(&self, process: i32) {
-        all_applied(self.batch(&LATER).await).await;
+        all_applied(self.batch(keys("later", SAMPLE)).await).await;
         let other = self.processes("later").parse::<i32>().expect("it is one batch");
         assert_ne!(other, process);
     }
@@ -150,11 +156,15 @@ impl<'a> World<'a> {
         self.sql(&format!("SELECT DISTINCT process FROM {}.seen WHERE key LIKE '{like}-%'", self.schema))
     }
 
-    async fn are_absent(&self, keys: &[&str]) {
+    async fn are_absent(&self, keys: impl Iterator<Item = String>) {
         for key in keys {
-            assert_eq!(self.store.load(id(key)).await.unwrap(), None, "{key}");
+            assert_eq!(self.store.load(id(&key)).await.unwrap(), None, "{key}");
         }
     }
+}
+
+fn keys(name: &str, count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(move |number| format!("{name}-{number}"))
 }
 
 async fn until<T>(what: &str, mut holds: impl FnMut() -> Option<T>) -> T {
@@ -212,6 +222,17 @@ async fn the_next_batch_is_sent_while_the_one_before_is_executed() {
     assert_eq!((world.processes("held"), world.processes("next")), (process.clone(), process));
 }
 
+/// E02: a batch that takes long does not hold up one that is much larger.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_much_larger_goes_beside_and_not_behind() {
+    let world = World::new(Server::shared(), patient()).await;
+    let (first, _) = world.held(SAMPLE).await;
+    all_applied(world.write_all(keys("next", 2 * SAMPLE)).await).await;
+    assert!(first.iter().all(|writing| !writing.is_finished()));
+    world.open("held");
+    all_applied(first).await;
+}
+
 /// E02: refused, or held up by somebody else's insert; the one behind it goes all the same, on the same connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_fails_leaves_the_one_behind_it_as_it_is() {
@@ -238,7 +259,7 @@ async fn a_batch_that_fails_leaves_the_one_behind_it_as_it_is() {
         if is_told {
             let error = answered(first.remove(1)).await.unwrap_err();
             assert!(error.to_string().contains("not this one") && error.wrote_nothing(), "{error}");
-            world.are_absent(&["held-1"]).await;
+            world.are_absent(["held-1".to_owned()].into_iter()).await;
         }
         all_applied(first).await;
     }
@@ -252,8 +273,7 @@ async fn a_line_that_is_cut_leaves_both_batches_unknown_and_the_next_one_goes() 
     world.server.sql(&format!("SELECT pg_terminate_backend({process})"));
     all_unknown(first).await;
     all_unknown(second).await;
-    world.are_absent(&FIRST).await;
-    world.are_absent(&SECOND).await;
+    world.are_absent(keys("held", SAMPLE).chain(keys("next", SAMPLE))).await;
     world.goes_on_without(process).await;
 }
 
@@ -290,14 +310,14 @@ async fn what_the_standby_did_not_confirm_is_told_to_neither_batch_as_done() {
         assert!(!error.wrote_nothing(), "{error}");
     }
     all_unknown(second).await;
-    for key in FIRST {
-        let shown = world.store.load(id(key)).await;
+    for key in keys("held", SAMPLE) {
+        let shown = world.store.load(id(&key)).await;
         assert!(shown.is_err(), "the standby does not have it: {shown:?}");
     }
     standby.thaw();
-    for key in FIRST.iter().chain(&SECOND) {
+    for key in keys("held", SAMPLE).chain(keys("next", SAMPLE)) {
         let over = Instant::now() + PATIENCE;
-        while !matches!(world.store.load(id(key)).await, Ok(Some(_))) {
+        while !matches!(world.store.load(id(&key)).await, Ok(Some(_))) {
             assert!(Instant::now() < over, "it is confirmed, and shown");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -311,7 +331,7 @@ async fn a_line_that_was_closed_while_nobody_used_it_fails_no_batch() {
     let world = World::new(Server::shared(), patient()).await;
     let (watch, connection) = tokio_postgres::connect(&world.server.url("postgres"), NoTls).await.unwrap();
     tokio::spawn(connection);
-    all_applied(world.batch(&SECOND).await).await;
+    all_applied(world.batch(keys("next", SAMPLE)).await).await;
     let line = world.processes("next").parse().expect("it is one batch");
     let close = format!(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{}'",
