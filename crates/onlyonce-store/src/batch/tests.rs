@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use shuttle::scheduler::DfsScheduler;
 use shuttle::sync::Mutex;
@@ -209,6 +210,113 @@ fn a_caller_that_goes_away_strands_nobody() {
         },
         ITERATIONS,
     );
+}
+
+/// How much goes beside a batch of ten, once batches have taken so long for a while: twice as many wait, one by one.
+fn beside_ten_after(spans: &[Duration]) -> usize {
+    let mut queue = Queue::new(Limits { rows_max: 100, bytes_max: usize::MAX, in_flight_max: 2 });
+    let mut now = Instant::now();
+    for span in spans {
+        now += *span;
+        queue.answered(10, now - *span, now);
+    }
+    let mut push = |number: u8| {
+        queue.push(Id([number; 32]), 1, number);
+        queue.take_all().iter().map(|batch| batch.ids.len()).sum::<usize>()
+    };
+    assert_eq!((push(100), push(101)), (1, 1), "two lone writes, beside which nothing goes");
+    assert_eq!((0..10).map(&mut push).sum::<usize>(), 0);
+    queue.end(&[Id([100; 32])]);
+    queue.end(&[Id([101; 32])]);
+    assert_eq!(queue.take_all()[0].ids.len(), 10);
+    let mut push = |number: u8| {
+        queue.push(Id([number; 32]), 1, number);
+        queue.take_all().iter().map(|batch| batch.ids.len()).sum::<usize>()
+    };
+    (10..30).map(&mut push).find(|rows| *rows > 0).expect("twice as many always go")
+}
+
+const PROMPT: Duration = Duration::from_micros(500);
+const SLOW: Duration = Duration::from_millis(5);
+
+/// E07: on a slow disk as many as possible share the next.
+#[test]
+fn as_large_a_batch_goes_beside_another_only_while_batches_are_prompt() {
+    assert_eq!(beside_ten_after(&[]), 20, "nothing is known yet");
+    assert_eq!(beside_ten_after(&[PROMPT; 30]), 10);
+    assert_eq!(beside_ten_after(&[SLOW; 30]), 20);
+    assert_eq!(beside_ten_after(&[[PROMPT; 30], [SLOW; 30]].concat()), 20, "it has become slow");
+    assert_eq!(beside_ten_after(&[[SLOW; 30], [PROMPT; 30]].concat()), 10, "and is prompt again");
+    assert_eq!(beside_ten_after(&[&[PROMPT; 30][..], &[SLOW]].concat()), 10, "one that was late is no pace");
+}
+
+/// What waits behind another on the same connection is not slow for that.
+#[test]
+fn a_batch_is_prompt_by_its_own_time() {
+    let mut queue = Queue::<u8>::new(Limits { rows_max: 100, bytes_max: usize::MAX, in_flight_max: 2 });
+    for number in 0..8 {
+        queue.push_free(1, number);
+    }
+    let sent = Instant::now();
+    let first = sent + Duration::from_millis(1);
+    let second = first + Duration::from_millis(1);
+    assert!(queue.answered(10, sent, first));
+    assert!(queue.answered(10, sent, second), "it took a millisecond, and waited for another");
+    assert!(!queue.answered(10, second, second + SLOW));
+}
+
+/// E07: whatever the pace, and whoever comes when: what goes beside a batch is as large, and nothing is left behind.
+#[test]
+fn beside_a_batch_goes_what_is_large_enough_on_random_schedules() {
+    const LIMITS: Limits = Limits { rows_max: 5, bytes_max: usize::MAX, in_flight_max: 2 };
+    shuttle::check_random(
+        || {
+            // The queue, and the rows of each batch under way.
+            let shared = Arc::new(Mutex::new((Queue::new(LIMITS), Vec::new())));
+            let writers: Vec<_> = (0..4_u8)
+                .map(|writer| {
+                    let shared = shared.clone();
+                    thread::spawn(move || (0..4).for_each(|write| pace(&shared, writer * 4 + write, LIMITS)))
+                })
+                .collect();
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            let (queue, under_way) = &mut *shared.lock().unwrap();
+            assert!(under_way.is_empty() && queue.take_all().is_empty());
+        },
+        ITERATIONS,
+    );
+}
+
+/// Hands in a write and carries whatever batches it is given, each at the pace that shuttle likes.
+fn pace(shared: &Mutex<(Queue<u8>, Vec<usize>)>, number: u8, limits: Limits) {
+    let take = |queue: &mut Queue<u8>, under_way: &mut Vec<usize>| {
+        let batches = queue.take_all();
+        for batch in &batches {
+            let (rows, beside) = (batch.ids.len(), under_way.iter().sum::<usize>());
+            let is_large = rows >= beside.min(limits.rows_max);
+            assert!(beside <= 1 || is_large, "{rows} rows beside {beside}");
+            under_way.push(rows);
+        }
+        assert!(under_way.len() <= limits.in_flight_max);
+        batches
+    };
+    let mut batches = {
+        let (queue, under_way) = &mut *shared.lock().unwrap();
+        queue.push(Id([number; 32]), 1, number);
+        take(queue, under_way)
+    };
+    while let Some(batch) = batches.pop() {
+        let sent_at = now();
+        thread::yield_now();
+        let (queue, under_way) = &mut *shared.lock().unwrap();
+        queue.answered(batch.ids.len(), sent_at, now());
+        queue.end(&batch.ids);
+        let place = under_way.iter().position(|rows| *rows == batch.ids.len()).unwrap();
+        under_way.remove(place);
+        batches.extend(take(queue, under_way));
+    }
 }
 
 /// The tests above can fail: a queue that forgets to set off what waited is caught.

@@ -167,6 +167,42 @@ async fn beside_a_lone_write_another_goes_at_once_and_beside_a_batch_only_a_much
     assert_eq!(gated.batches.lock().unwrap()[3..], [vec![6, 7, 8, 9, 10, 11]]);
 }
 
+/// Where the store is prompt, the next batch is sent while the one before is executed.
+#[tokio::test(start_paused = true)]
+async fn once_batches_are_prompt_one_that_is_as_large_goes_beside_another() {
+    let gated = Gated::new(Limits { in_flight_max: 2, ..LIMITS });
+    let mut next = 0;
+    let mut submit = |rows: u32| {
+        let rows = next..next + rows;
+        next = rows.end;
+        rows.map(|row| gated.submit(row, 1)).collect::<Vec<_>>()
+    };
+    // Two lone ones and a batch, again and again: on a clock that stands still all of them are prompt.
+    for _ in 0..30 {
+        let answers = submit(5);
+        settle().await;
+        gated.gate.add_permits(3);
+        for answer in answers {
+            answer.await.unwrap().unwrap();
+        }
+    }
+    let mut answers = submit(5);
+    settle().await;
+    gated.gate.add_permits(2);
+    settle().await;
+    gated.batches.lock().unwrap().clear();
+    answers.extend(submit(2));
+    settle().await;
+    assert!(gated.batches.lock().unwrap().is_empty(), "two are fewer than three");
+    answers.extend(submit(1));
+    settle().await;
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![155, 156, 157]]);
+    gated.gate.add_permits(2);
+    for answer in answers {
+        answer.await.unwrap().unwrap();
+    }
+}
+
 /// A lone write has ended, and a batch of two is under way, whose callers write again when they are told.
 async fn with_two_that_write_twice() -> (Gated, JoinHandle<Result<u32, Error>>, [JoinHandle<()>; 2]) {
     let gated = Gated::new(LIMITS);
