@@ -33,6 +33,7 @@
 
 mod connection;
 mod doubt;
+mod due;
 mod failure;
 mod letters;
 mod look;

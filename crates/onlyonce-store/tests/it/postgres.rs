@@ -1,6 +1,7 @@
 //! What is PostgreSQL's alone. What it shares with the others is the suite's to say.
 
 mod batches;
+mod due;
 mod looks;
 mod migrations;
 mod refusals;
