@@ -38,7 +38,9 @@ async fn main() -> io::Result<()> {
         "plain" => run(plain, requests, |number| number).await,
         "fresh" => run(layered(), requests, |number| number).await,
         "replay" => run(layered(), requests, |_| 0).await,
-        other => return Err(io::Error::other(format!("no such verb \"{other}\"; use plain, fresh or replay"))),
+        other => {
+            return Err(io::Error::other(format!("no such verb \"{other}\"; use plain, fresh or replay")));
+        }
     };
     println!("{verb}: {} ns a request", nanoseconds / u128::from(requests.max(1)));
     Ok(())

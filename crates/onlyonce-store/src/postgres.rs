@@ -34,6 +34,7 @@
 
 mod connection;
 mod doubt;
+mod due;
 mod failure;
 mod letters;
 mod line;

@@ -108,16 +108,16 @@ impl Database {
         Ok(())
     }
 
-    /// How long it takes to find the attempts that have lapsed, as though all had had the time to: what was cleared away
-    /// as far as possible does not count, and what could not be does.
+    /// How long the sweeper's first look takes, as though all had had the time to fall due: what was cleared away as far
+    /// as possible does not count, and what could not be does.
     pub(super) fn sweep_ms(&self, name: &str) -> Result<f64> {
         const SWEEP: &str = "
             SET enable_seqscan = off;
             EXPLAIN (ANALYZE, FORMAT json)
-            SELECT id, record FROM onlyonce_record
-            WHERE state = 'running' AND due_at <= clock_timestamp() + interval '1 hour'
-            ORDER BY due_at LIMIT 100";
-        self.server.sql_in(name, "VACUUM onlyonce_record");
+            SELECT due_at, number, ids FROM onlyonce_due
+            WHERE state = 'new' AND due_at <= clock_timestamp() + interval '1 hour'
+            ORDER BY due_at, number LIMIT 64";
+        self.server.sql_in(name, "VACUUM onlyonce_due");
         let told: Value = serde_json::from_str(&self.server.sql_in(name, SWEEP))?;
         told[0]["Execution Time"].as_f64().with_context(|| format!("no time in {told}"))
     }

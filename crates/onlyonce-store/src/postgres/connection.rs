@@ -3,6 +3,7 @@
 //! The driver wants its connection to be a task of its own, which is handed what is to be sent and hands back what came.
 //! Each way is a task woken up, and with a few of them in a row tokio wakes another thread as well: for a lone write that
 //! is a good part of its time. Nobody here asks two things of one connection at once, so whoever asks also sends and reads.
+//! Only batches go several on one connection, and there a task is worth its while (`line.rs`).
 //!
 //! 1. While nobody asks, nobody reads. Whether the server has closed it is seen when it is taken again ([`Connection::is_open`]).
 //! 2. What the server says in passing comes before the answer that it belongs to, and is heard before it.

@@ -1,43 +1,54 @@
 //! Deleting what has finished and expired.
 //!
-//! What may go is found by the index and judged here, by `machine::may_reap`; then exactly what was judged is deleted,
-//! by its revision. A revision never comes back, so a key that was used again in between is left alone. Nothing is
+//! What may go is found by the list of what is due and judged here, by `machine::may_reap`; then exactly what was judged
+//! is deleted, by its revision. A revision never comes back, so a key that was used again in between is left alone. Nothing is
 //! locked while we judge. A few at a time: a body may be large, and nobody who writes meanwhile waits for a thousand.
+
+use std::collections::HashSet;
 
 use onlyonce_core::machine;
 use onlyonce_core::record::{Id, StateName};
 
+use super::due;
 use super::pool::Pool;
 use super::row::{Stored, column};
 use super::scan::{self, Listed};
 use super::statement::Verb;
-use crate::{Cursor, Error, Expired, failpoint};
+use crate::{Error, Expired, failpoint};
 
-/// So many are judged, and deleted, at once.
-const ROWS_MAX: usize = 64;
+/// So many rows of the list are judged, and what they list deleted, at once: some hundred records.
+const ROWS_MAX: usize = 2;
 /// Only these ever expire (T03). A sieve: `machine::may_reap` is the judge.
 const MAY_EXPIRE: [StateName; 2] = [StateName::Completed, StateName::Retryable];
 
 /// Deletes up to `limit` records, and says how many.
 pub(super) async fn reap(pool: &Pool, limit: usize, expired: Expired) -> Result<usize, Error> {
+    due::turn(pool).await?;
     let mut deleted = 0;
     for state in MAY_EXPIRE {
-        let mut after: Option<Cursor> = None;
+        let mut after = None;
         while deleted < limit {
-            let listed = scan::due(pool, &[state], after.as_ref(), None, ROWS).await?;
-            let is_last = listed.len() < ROWS_MAX;
-            after = listed.last().map(Listed::cursor);
-            deleted += delete(pool, judged(listed, limit - deleted), expired).await?;
-            if is_last {
-                break;
+            let mut rows = due::rows(pool, state, after, ROWS_MAX).await?;
+            let Some(last) = rows.last() else { break };
+            after = Some(last.place());
+            let ids: Vec<Id> = rows.iter().flat_map(|row| &row.ids).copied().collect();
+            let listed = scan::load_due(pool, &ids, &[state]).await?;
+            let mut stands: HashSet<Id> = listed.iter().map(|listed| listed.id).collect();
+            let judged = judged(listed, limit - deleted);
+            for (id, _) in &judged {
+                stands.remove(id);
             }
+            deleted += delete(pool, judged, expired).await?;
+            rows.retain(|row| row.ids.iter().any(|id| !stands.contains(id)));
+            due::list_again(pool, state, &rows).await?;
         }
+    }
+    if deleted < limit {
+        // Nobody else looks at these by when they are due; what was settled among them is to be found when it expires.
+        due::in_order(pool, StateName::Unknown, None, None, usize::MAX).await?;
     }
     Ok(deleted)
 }
-
-#[allow(clippy::cast_possible_wrap, reason = "a small number")]
-const ROWS: i64 = ROWS_MAX as i64;
 
 /// Up to `limit` of these that may go, by id and revision. What cannot be understood is nobody's to delete, and must not
 /// keep the rest from being deleted.

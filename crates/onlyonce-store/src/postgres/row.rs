@@ -5,12 +5,13 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce_core::record::{Draft, Id, Record, Revision, Seen};
+use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, StateName};
 use onlyonce_core::time::Timestamp;
 use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
+use super::statement::FIRST_LOOK;
 use crate::{Change, Error, ErrorKind, Swapped, codec, outbox};
 
 /// A write of a record, made ready for the wire.
@@ -51,6 +52,14 @@ impl Swap {
     /// About how much it sends.
     pub(super) fn bytes(&self) -> usize {
         self.record.len() + ROW_BYTES
+    }
+
+    /// Whether it must be listed with this write to be found when it is due. All that is open is; what is completed was
+    /// listed when it was open, and is found there before it expires, unless that is at once.
+    pub(super) fn is_listed(&self) -> bool {
+        let is_soon =
+            || self.due_at.is_some() || self.due_after.is_none_or(|after| after < micros(FIRST_LOOK));
+        self.expected.is_none() || self.next.state.name() != StateName::Completed || is_soon()
     }
 
     pub(super) fn state(&self) -> &'static str {
@@ -94,6 +103,8 @@ pub(super) struct Columns<'a> {
     pub(super) keys: Vec<Cow<'a, str>>,
     pub(super) routes: Vec<Option<Cow<'a, str>>>,
     pub(super) records: Vec<&'a [u8]>,
+    /// Of updates alone: inserts are. Empty where none is.
+    pub(super) listed: Vec<bool>,
 }
 
 impl<'a> Columns<'a> {
@@ -110,6 +121,11 @@ impl<'a> Columns<'a> {
             keys: swaps.iter().map(|swap| swap.key()).collect(),
             routes: unless_null(swaps, Swap::route),
             records: swaps.iter().map(|swap| &swap.record[..]).collect(),
+            listed: if swaps.iter().any(|swap| swap.is_listed()) {
+                swaps.iter().map(|swap| swap.is_listed()).collect()
+            } else {
+                Vec::new()
+            },
         }
     }
 }
@@ -177,7 +193,10 @@ pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<T
 
 /// An id as a column has it.
 pub(super) fn id(row: &Row, place: usize) -> Result<Id, Error> {
-    let bytes: &[u8] = column(row, place)?;
+    id_of(column(row, place)?)
+}
+
+pub(super) fn id_of(bytes: &[u8]) -> Result<Id, Error> {
     bytes.try_into().map(Id).map_err(|_| {
         Error::new(ErrorKind::Corrupt, "an id of a row has not 32 bytes; restore the table from a backup")
     })

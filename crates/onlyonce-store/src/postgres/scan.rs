@@ -1,9 +1,12 @@
 //! Listings: by id, or what is due in the order it fell due.
 
+use std::collections::BTreeSet;
+
 use onlyonce_core::record::{Id, StateName};
 use onlyonce_core::time::Timestamp;
 use tokio_postgres::Row;
 
+use super::due;
 use super::pool::Pool;
 use super::row::{self, Moment, Stored, column};
 use super::statement::Verb;
@@ -14,8 +17,7 @@ pub(super) async fn list(pool: &Pool, query: &Query) -> Result<Page, Error> {
     let after_id = query.after.as_ref().map_or(&[][..], |Cursor { id: Id(id), .. }| id);
     let scope = query.scope.as_ref().map(|scope| &scope[..]);
     if query.only_due {
-        let states: Vec<_> = query.state.map_or_else(|| StateName::ALL.to_vec(), |state| vec![state]);
-        return page(due(pool, &states, query.after.as_ref(), scope, limit).await?, query);
+        return due_page(pool, query, scope).await;
     }
     let rows = match query.state {
         // Most records are completed: those are read in the order of their ids.
@@ -28,18 +30,31 @@ pub(super) async fn list(pool: &Pool, query: &Query) -> Result<Page, Error> {
     page(rows.iter().map(Listed::read).collect::<Result<Vec<_>, _>>()?, query)
 }
 
-/// Up to `limit` records in one of these states that are due, after the cursor.
-pub(super) async fn due(
-    pool: &Pool,
-    states: &[StateName],
-    after: Option<&Cursor>,
-    scope: Option<&[u8]>,
-    limit: i64,
-) -> Result<Vec<Listed>, Error> {
+/// What is due, as the list of that has it. Who has changed since it was looked at is left out.
+async fn due_page(pool: &Pool, query: &Query, scope: Option<&[u8]>) -> Result<Page, Error> {
+    due::turn(pool).await?;
+    let states: Vec<_> = query.state.map_or_else(|| StateName::ALL.to_vec(), |state| vec![state]);
+    let mut found = BTreeSet::new();
+    for state in &states {
+        let limit = query.limit.saturating_add(1);
+        found.append(&mut due::in_order(pool, *state, scope, query.after.as_ref(), limit).await?);
+    }
+    let has_next = found.len() > query.limit;
+    let places: Vec<_> = found.into_iter().take(query.limit).collect();
+    let next = places.last().filter(|_| has_next);
+    let next = next.map(|(due_at, id)| Cursor { due_at: Some(*due_at), id: *id });
+    let ids = places.iter().map(|(_, id)| *id).collect::<Vec<_>>();
+    let mut listed = load_due(pool, &ids, &states).await?;
+    listed.sort_unstable_by_key(|listed| (listed.due_at, listed.id));
+    let records = listed.into_iter().map(|listed| Ok((listed.id, listed.stored.seen()?)));
+    Ok(Page { records: records.collect::<Result<_, Error>>()?, next })
+}
+
+/// Those of these records that are in one of these states, and due.
+pub(super) async fn load_due(pool: &Pool, ids: &[Id], states: &[StateName]) -> Result<Vec<Listed>, Error> {
+    let ids: Vec<&[u8]> = ids.iter().map(|id| &id.0[..]).collect();
     let states: Vec<&str> = states.iter().map(|state| state.as_str()).collect();
-    let after_due = after.and_then(|cursor| cursor.due_at).map(Moment);
-    let after_id = after.map_or(&[][..], |cursor| &cursor.id.0);
-    let rows = pool.query(Verb::Due, &[&states, &after_due, &after_id, &scope, &limit]).await?;
+    let rows = pool.query(Verb::LoadDue, &[&ids, &states]).await?;
     rows.iter().map(Listed::read).collect()
 }
 
@@ -74,17 +89,12 @@ impl Listed {
         let due_at = column::<Option<Moment>>(row, 5)?.map(|moment| moment.0);
         Ok(Self { id, due_at, stored: Stored::read(id, row, 1)? })
     }
-
-    /// Where a listing of what is due goes on after it.
-    pub(super) fn cursor(&self) -> Cursor {
-        Cursor { due_at: self.due_at, id: self.id }
-    }
 }
 
 fn page(listed: Vec<Listed>, query: &Query) -> Result<Page, Error> {
     let has_next = listed.len() > query.limit;
     let last = query.limit.checked_sub(1).and_then(|last| listed.get(last)).filter(|_| has_next);
-    let next = last.map(|last| Cursor { due_at: last.due_at.filter(|_| query.only_due), id: last.id });
+    let next = last.map(|last| Cursor { due_at: None, id: last.id });
     let records = listed.into_iter().take(query.limit).map(|listed| Ok((listed.id, listed.stored.seen()?)));
     Ok(Page { records: records.collect::<Result<_, Error>>()?, next })
 }

@@ -10,6 +10,11 @@
 //!    nor shows; where neither `written` nor the row as it stands answers, the caller looks again.
 //! 4. Only what CockroachDB, YugabyteDB and Citus know too; `cargo xtask tidy` lists what is not, and why.
 
+use std::time::Duration;
+
+/// How long after it was written a record is looked at for the first time: nearly all are completed by then.
+pub(super) const FIRST_LOOK: Duration = Duration::from_secs(2);
+
 /// What can be said. Its number is its place among what a connection has prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
@@ -20,12 +25,16 @@ pub(super) enum Verb {
     RaiseEpoch,
     Insert,
     Update,
+    UpdateAndList,
     InsertWithMessages,
     UpdateWithMessages,
     Batch,
     ById,
     ByState,
+    Listed,
     Due,
+    LoadDue,
+    ListAnew,
     Count,
     Delete,
     DeleteAndKeep,
@@ -38,7 +47,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 22] = [
+    pub(super) const ALL: [Self; 26] = [
         Self::Load,
         Self::Confirm,
         Self::LoadMany,
@@ -46,12 +55,16 @@ impl Verb {
         Self::RaiseEpoch,
         Self::Insert,
         Self::Update,
+        Self::UpdateAndList,
         Self::InsertWithMessages,
         Self::UpdateWithMessages,
         Self::Batch,
         Self::ById,
         Self::ByState,
+        Self::Listed,
         Self::Due,
+        Self::LoadDue,
+        Self::ListAnew,
         Self::Count,
         Self::Delete,
         Self::DeleteAndKeep,
@@ -72,8 +85,11 @@ pub(super) struct Statements {
 impl Statements {
     /// `schema` is quoted.
     pub(super) fn new(schema: &str) -> Self {
-        let with_schema = |verb| text(verb).replace("{schema}", schema);
-        Self { by_verb: Verb::ALL.into_iter().map(with_schema).collect() }
+        let filled = |verb| {
+            let first_look = format!("interval '{} seconds'", FIRST_LOOK.as_secs());
+            text(verb).replace("{schema}", schema).replace("{first_look}", &first_look)
+        };
+        Self { by_verb: Verb::ALL.into_iter().map(filled).collect() }
     }
 
     pub(super) fn sql(&self, verb: Verb) -> &str {
@@ -88,18 +104,22 @@ fn text(verb: Verb) -> String {
         Verb::LoadMany => LOAD_MANY.to_owned(),
         Verb::Epoch => EPOCH.to_owned(),
         Verb::RaiseEpoch => RAISE_EPOCH.to_owned(),
-        Verb::Insert => format!("{INSERT} {INSERTED}"),
+        Verb::Insert => format!("{INSERT},{LIST_ONE} {INSERTED}"),
         Verb::Update => UPDATE.to_owned(),
+        Verb::UpdateAndList => format!("WITH written AS ({UPDATE}),{LIST_ONE} {UPDATED}"),
         Verb::InsertWithMessages => {
-            format!("{INSERT}{} {INSERTED}", messages(["$11", "$12", "$13"]))
+            format!("{INSERT},{LIST_ONE}{} {INSERTED}", messages(["$11", "$12", "$13"]))
         }
         Verb::UpdateWithMessages => {
-            format!("WITH written AS ({UPDATE}){} {UPDATED}", messages(["$10", "$11", "$12"]))
+            format!("WITH written AS ({UPDATE}),{LIST_ONE}{} {UPDATED}", messages(["$10", "$11", "$12"]))
         }
         Verb::Batch => BATCH.to_owned(),
         Verb::ById => BY_ID.to_owned(),
         Verb::ByState => BY_STATE.to_owned(),
+        Verb::Listed => LISTED.to_owned(),
         Verb::Due => DUE.to_owned(),
+        Verb::LoadDue => LOAD_DUE.to_owned(),
+        Verb::ListAnew => LIST_ANEW.to_owned(),
         Verb::Count => COUNT.to_owned(),
         Verb::Delete => format!("{DELETE} {DELETED}"),
         Verb::DeleteAndKeep => format!("{DELETE}{KEEP} {DELETED}"),
@@ -151,7 +171,7 @@ const INSERT: &str = "
                 least($3::timestamptz, statement_timestamp() + $4::bigint * interval '1 microsecond'),
                 $5, $6, $7, $8, $9, $10)
         ON CONFLICT (id) DO NOTHING
-        RETURNING written_at
+        RETURNING written_at, due_at
     )";
 const INSERTED: &str = "
     SELECT NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM written
@@ -170,9 +190,16 @@ const UPDATE: &str = "
                                         + $5::bigint * interval '1 microsecond'),
         state = $6, label = $7, route = $8, record = $9
     WHERE record.id = $1 AND record.revision = $2
-    RETURNING NULL::bigint AS stands, record.written_at";
+    RETURNING NULL::bigint AS stands, record.written_at, record.due_at";
 /// The same, for what is written only with it.
 const UPDATED: &str = "SELECT stands, written_at FROM written";
+
+/// With the record or not at all: when it is looked at for the first time (due.rs).
+const LIST_ONE: &str = "
+    listed AS (
+        INSERT INTO {schema}.onlyonce_due (state, due_at, ids)
+        SELECT 'new', least(due_at, written_at + {first_look}), ARRAY[$1::bytea] FROM written
+    )";
 
 /// Relies on the messages' unique keys: a message that is there already is the same message, and is kept once. Where
 /// nothing was written there is nothing to store them with.
@@ -197,7 +224,7 @@ fn messages([keys, destinations, payloads]: [&str; 3]) -> String {
 /// nothing.
 ///
 /// As arrays, of inserts: id, revision, due at, due after, state, scope, label, key, route, record; and of updates: id,
-/// expected revision, revision, due at, due after, state, label, route, record
+/// expected revision, revision, due at, due after, state, label, route, record, whether it is listed
 const BATCH: &str = "
     WITH inserted AS (
         INSERT INTO {schema}.onlyonce_record
@@ -209,7 +236,7 @@ const BATCH: &str = "
                     $7::text[], $8::text[], $9::text[], $10::bytea[])
             AS given (id, revision, due_at, due_after, state, scope, label, key, route, record)
         ON CONFLICT (id) DO NOTHING
-        RETURNING id, written_at
+        RETURNING id, written_at, due_at
     ),
     updated AS (
         UPDATE {schema}.onlyonce_record AS record
@@ -220,14 +247,20 @@ const BATCH: &str = "
         FROM (
             SELECT given.*
             FROM unnest($11::bytea[], $12::bigint[], $13::bigint[], $14::timestamptz[], $15::bigint[], $16::text[],
-                        $17::text[], $18::text[], $19::bytea[])
-                AS given (id, expected, revision, due_at, due_after, state, label, route, record)
+                        $17::text[], $18::text[], $19::bytea[], $20::boolean[])
+                AS given (id, expected, revision, due_at, due_after, state, label, route, record, is_listed)
                 JOIN {schema}.onlyonce_record AS record
                 ON record.id = given.id AND record.revision = given.expected
             FOR UPDATE OF record SKIP LOCKED
         ) AS locked
         WHERE record.id = locked.id AND record.revision = locked.expected
-        RETURNING record.id, record.written_at
+        RETURNING record.id, record.written_at, record.due_at, locked.is_listed
+    ),
+    listed AS (
+        INSERT INTO {schema}.onlyonce_due (state, due_at, ids)
+        SELECT 'new', least(min(due_at), statement_timestamp() + {first_look}), array_agg(id)
+        FROM (SELECT id, due_at FROM inserted UNION ALL SELECT id, due_at FROM updated WHERE is_listed) AS written
+        HAVING count(*) > 0
     )
     SELECT id, NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM inserted
     UNION ALL
@@ -250,14 +283,17 @@ const BY_ID: &str = "
     WHERE id > $1 AND ($2::bytea IS NULL OR scope = $2) AND ($4::text IS NULL OR state = $4)
     ORDER BY id LIMIT $3";
 
-/// Relies on the index by state and due time. For states that few records are in: those are sorted.
+/// Relies on the list of what is due, and on the primary key. For states that few records are in: those are sorted.
 ///
 /// state, after id, scope, limit
 const BY_STATE: &str = "
     WITH few AS MATERIALIZED (
-        SELECT id FROM {schema}.onlyonce_record
-        WHERE state = $1 AND id > $2 AND ($3::bytea IS NULL OR scope = $3)
-        ORDER BY id LIMIT $4
+        SELECT DISTINCT record.id
+        FROM {schema}.onlyonce_due AS due CROSS JOIN LATERAL unnest(due.ids) AS listed (id)
+            JOIN {schema}.onlyonce_record AS record ON record.id = listed.id
+        WHERE due.state IN ($1, 'new') AND listed.id > $2
+          AND record.state = $1 AND ($3::bytea IS NULL OR record.scope = $3)
+        ORDER BY record.id LIMIT $4
     )
     SELECT record.id, record.revision, record.written_at, record.record,
            greatest(clock_timestamp(), record.written_at), record.due_at
@@ -265,24 +301,77 @@ const BY_STATE: &str = "
     WHERE record.state = $1
     ORDER BY record.id";
 
-/// Relies on the index by state and due time, read in its order from the cursor on, state by state; only what fell due
-/// at the very same moment is sorted.
+/// Relies on the list's primary key, read in its order from a place on.
 ///
-/// states, after due time, after id, scope, limit
-const DUE: &str = "
-    SELECT found.* FROM unnest($1::text[]) AS wanted (state) CROSS JOIN LATERAL (
-        SELECT id, revision, written_at, record, greatest(clock_timestamp(), written_at), due_at
-        FROM {schema}.onlyonce_record AS record
-        WHERE record.state = wanted.state
-          AND due_at <= (SELECT clock_timestamp())
-          AND due_at >= coalesce($2::timestamptz, '-infinity')
-          AND ($2::timestamptz IS NULL OR due_at > $2 OR id > $3)
-          AND ($4::bytea IS NULL OR scope = $4)
-        ORDER BY due_at, id LIMIT $5
-    ) AS found
-    ORDER BY found.due_at, found.id LIMIT $5";
+/// state, after due time, after number, limit
+const LISTED: &str = "
+    SELECT due_at, number, ids FROM {schema}.onlyonce_due
+    WHERE state = $1 AND due_at <= (SELECT clock_timestamp())
+      AND due_at >= coalesce($2::timestamptz, '-infinity') AND ($2::timestamptz IS NULL OR due_at > $2 OR number > $3)
+    ORDER BY due_at, number LIMIT $4";
 
-const COUNT: &str = "SELECT state, count(*) FROM {schema}.onlyonce_record GROUP BY state";
+/// Relies on the primary key: those of the ids that are in this state and due, and whether they are of the scope.
+///
+/// ids, state, scope
+const DUE: &str = "
+    SELECT id, due_at, ($3::bytea IS NULL OR scope = $3) FROM {schema}.onlyonce_record
+    WHERE id = ANY($1::bytea[]) AND state = $2 AND due_at <= (SELECT clock_timestamp())";
+
+/// The same with the records, for several states.
+///
+/// ids, states
+const LOAD_DUE: &str = "
+    SELECT id, revision, written_at, record, greatest(clock_timestamp(), written_at), due_at
+    FROM {schema}.onlyonce_record
+    WHERE id = ANY($1::bytea[]) AND state = ANY($2::text[]) AND due_at <= (SELECT clock_timestamp())";
+
+/// Lists the records of some rows anew, each where it stands now; those that are gone no longer. What is never due is
+/// looked at again in an hour. Relies on both primary keys; rows that somebody else is at are left to them. A record
+/// that changes meanwhile is listed by that change, or is completed and found where it was listed here.
+///
+/// state, due times, numbers
+const LIST_ANEW: &str = "
+    WITH taken AS (
+        DELETE FROM {schema}.onlyonce_due AS due USING (
+            SELECT due.due_at, due.number
+            FROM unnest($2::timestamptz[], $3::bigint[]) AS given (due_at, number)
+                JOIN {schema}.onlyonce_due AS due
+                ON due.state = $1 AND due.due_at = given.due_at AND due.number = given.number
+            FOR UPDATE OF due SKIP LOCKED
+        ) AS held
+        WHERE due.state = $1 AND due.due_at = held.due_at AND due.number = held.number
+        RETURNING due.ids
+    ),
+    found AS (
+        SELECT record.id, record.state, coalesce(record.due_at, clock_timestamp() + interval '1 hour') AS due_at
+        FROM (SELECT DISTINCT listed.id FROM taken CROSS JOIN LATERAL unnest(taken.ids) AS listed (id)) AS listed
+            JOIN {schema}.onlyonce_record AS record ON record.id = listed.id
+    ),
+    placed AS (
+        SELECT id, state, due_at,
+               row_number() OVER (PARTITION BY state, date_trunc('minute', due_at) ORDER BY due_at) AS place
+        FROM found
+    ),
+    again AS (
+        INSERT INTO {schema}.onlyonce_due (state, due_at, ids)
+        SELECT state, min(due_at), array_agg(id) FROM placed
+        GROUP BY state, date_trunc('minute', due_at), place - place % 48
+    )
+    SELECT count(*) FROM taken";
+
+/// All that is not completed is listed; the rest is completed, and only counted.
+const COUNT: &str = "
+    WITH open AS (
+        SELECT record.state, count(DISTINCT record.id) AS records
+        FROM {schema}.onlyonce_due AS due CROSS JOIN LATERAL unnest(due.ids) AS listed (id)
+            JOIN {schema}.onlyonce_record AS record ON record.id = listed.id
+        WHERE due.state IN ('new', 'pending', 'running', 'retryable', 'unknown') AND record.state <> 'completed'
+        GROUP BY record.state
+    )
+    SELECT state, records FROM open
+    UNION ALL
+    SELECT 'completed', (SELECT count(*) FROM {schema}.onlyonce_record)
+                        - coalesce((SELECT sum(records) FROM open), 0)::bigint";
 
 /// Deletes the very rows that were judged: a revision never comes back. Relies on the primary key; a row that somebody
 /// has locked is not waited for.

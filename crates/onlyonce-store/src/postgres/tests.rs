@@ -35,14 +35,18 @@ impl Subject {
              SELECT sha256(n::text::bytea), n, clock_timestamp(), clock_timestamp() + (n - 100) * interval '1 second',
                     coalesce((ARRAY['pending', 'running', 'retryable', 'unknown'])[n % 500 + 1], 'completed'),
                     '\\x01', NULL, 'k' || n, NULL, sha256(n::text::bytea)
-             FROM generate_series(1, {ROWS}) AS n"
+             FROM generate_series(1, {ROWS}) AS n;
+             INSERT INTO {schema}.onlyonce_due (state, due_at, ids)
+             SELECT state, due_at, ARRAY[id] FROM {schema}.onlyonce_record"
         ));
         Server::shared().sql(&format!(
             "INSERT INTO {schema}.onlyonce_outbox (key, destination, payload, due_at)
              SELECT 'm' || n, 'billing', '', clock_timestamp() + (n - 100) * interval '1 second'
              FROM generate_series(1, {ROWS}) AS n"
         ));
-        Server::shared().sql(&format!("ANALYZE {schema}.onlyonce_record; ANALYZE {schema}.onlyonce_outbox"));
+        for table in ["record", "due", "outbox"] {
+            Server::shared().sql(&format!("ANALYZE {schema}.onlyonce_{table}"));
+        }
     }
 
     /// The plan that connections of this pool make.
@@ -76,7 +80,7 @@ fn arguments(verb: Verb) -> String {
         Verb::InsertWithMessages => {
             format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
         }
-        Verb::Update => format!("{id}, 1, 2, {row}, NULL, NULL, {id}"),
+        Verb::Update | Verb::UpdateAndList => format!("{id}, 1, 2, {row}, NULL, NULL, {id}"),
         Verb::UpdateWithMessages => {
             format!("{id}, 1, 2, {row}, NULL, NULL, {id}, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
         }
@@ -100,11 +104,17 @@ fn arguments(verb: Verb) -> String {
             hundred("text", "NULL"),
             hundred("text", "NULL"),
             hundred("bytea", id),
+            hundred("boolean", "true"),
         ]
         .join(", "),
         Verb::ById => format!("{id}, NULL, 100, NULL"),
         Verb::ByState => format!("'unknown', {id}, NULL, 100"),
-        Verb::Due => format!("ARRAY['running', 'completed'], NULL, {id}, NULL, 100"),
+        Verb::Listed => "'running', NULL, 0, 64".to_owned(),
+        Verb::Due => format!("{ids}, 'running', NULL"),
+        Verb::LoadDue => format!("{ids}, ARRAY['running', 'completed']"),
+        Verb::ListAnew => {
+            format!("'new', {}, {}", hundred("timestamptz", "'2000-01-01'"), hundred("bigint", "1"))
+        }
         Verb::Delete | Verb::DeleteAndKeep => format!("{ids}, {}", hundred("bigint", "1")),
         Verb::Archived => format!("{id}, 10"),
         Verb::Claim => format!("{id}, 9, 10"),
@@ -115,12 +125,13 @@ fn arguments(verb: Verb) -> String {
     }
 }
 
-const HOT: [Verb; 8] = [
+const HOT: [Verb; 9] = [
     Verb::Load,
     Verb::Confirm,
     Verb::LoadMany,
     Verb::Insert,
     Verb::Update,
+    Verb::UpdateAndList,
     Verb::InsertWithMessages,
     Verb::UpdateWithMessages,
     Verb::Batch,
@@ -153,8 +164,13 @@ async fn what_goes_on_behind_the_requests_goes_by_index() {
     let subject = Subject::new().await;
     subject.fill();
     for (verb, index) in [
-        (Verb::Due, "onlyonce_record_by_due"),
-        (Verb::ByState, "onlyonce_record_by_due"),
+        (Verb::Listed, "onlyonce_due_pkey"),
+        (Verb::Due, "onlyonce_record_pkey"),
+        (Verb::LoadDue, "onlyonce_record_pkey"),
+        (Verb::ListAnew, "onlyonce_due_pkey"),
+        (Verb::ListAnew, "onlyonce_record_pkey"),
+        (Verb::ByState, "onlyonce_due_pkey"),
+        (Verb::ByState, "onlyonce_record_pkey"),
         (Verb::ById, "onlyonce_record_pkey"),
         (Verb::Delete, "onlyonce_record_pkey"),
         (Verb::DeleteAndKeep, "onlyonce_record_pkey"),

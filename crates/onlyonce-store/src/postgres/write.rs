@@ -167,6 +167,7 @@ async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<(Id, Found)>, Failure> {
     let verb = match (&swap.expected, has_messages) {
         (None, false) => Verb::Insert,
         (None, true) => Verb::InsertWithMessages,
+        (Some(_), false) if swap.is_listed() => Verb::UpdateAndList,
         (Some(_), false) => Verb::Update,
         (Some(_), true) => Verb::UpdateWithMessages,
     };
@@ -217,7 +218,7 @@ async fn many(pool: &Pool, swaps: &[Swap]) -> Result<Vec<(Id, Found)>, Failure> 
     let (inserts, updates): (Vec<&Swap>, Vec<&Swap>) =
         sorted.into_iter().partition(|swap| swap.expected.is_none());
     let (inserts, updates) = (Columns::of(&inserts), Columns::of(&updates));
-    let parameters: [&(dyn ToSql + Sync); 19] = [
+    let parameters: [&(dyn ToSql + Sync); 20] = [
         &inserts.ids,
         &inserts.revisions,
         &inserts.due_at,
@@ -237,6 +238,7 @@ async fn many(pool: &Pool, swaps: &[Swap]) -> Result<Vec<(Id, Found)>, Failure> 
         &updates.labels,
         &updates.routes,
         &updates.records,
+        &updates.listed,
     ];
     let rows = pool.write_batch(swaps.len(), &parameters).await?;
     // A row that names no record of ours answers for none.

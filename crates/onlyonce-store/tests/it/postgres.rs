@@ -2,6 +2,7 @@
 
 mod batches;
 mod line;
+mod due;
 mod looks;
 mod migrations;
 mod refusals;

@@ -1,0 +1,164 @@
+//! What is to be looked at, and when: the list of what is due.
+//!
+//! An index by when records are due would have to change with every completion, and with it the primary key's. So ids are
+//! listed beside the records, many in a row, and the list follows them later:
+//!
+//! ```text
+//!   a write that leaves a record open ──► new, due in two seconds or when the record is
+//!                                          │ looked at when it is due, and listed anew by what has become of it
+//!                     ┌────────────────────┼──────────────┐
+//!                     ▼                    ▼              ▼
+//!           running, unknown, …        completed       (gone: no longer listed)
+//!           due when they are       due when they expire
+//! ```
+//!
+//! 1. A record that is not completed is listed as new, or under its own state and not later than it is due.
+//! 2. What has been completed is listed too, under whatever state it had when it was looked at: not later than it
+//!    expires, but where it is kept for less time than the list meant to wait, an hour at most or a lease.
+//! 3. A row may list what has changed since, and an id may be listed twice: what counts is the record.
+//!
+//! The first is kept by the writes themselves, in the statement that writes the record. Looking only moves what is listed,
+//! in one statement, so nobody who dies in between leaves a record that is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use onlyonce_core::record::{Id, StateName};
+use onlyonce_core::time::Timestamp;
+
+use super::pool::Pool;
+use super::row::{self, Moment, column};
+use super::statement::Verb;
+use crate::{Cursor, Error};
+
+/// Under this a record is listed that nobody has looked at since it was written.
+const NEW: &str = "new";
+/// So many rows are read, and listed anew, at once.
+const ROWS_MAX: usize = 64;
+/// How often in a row, for one who asks: those who wait for an answer are not kept by a million rows.
+const TURNS_MAX: u32 = 128;
+/// A row lists what is due within one minute.
+const SPREAD_MICROS: i64 = 60_000_000;
+
+/// A row of the list.
+pub(super) struct Row {
+    due_at: Timestamp,
+    number: i64,
+    pub(super) ids: Vec<Id>,
+}
+
+/// Where a row stands among those of its state.
+pub(super) type Place = (Timestamp, i64);
+
+impl Row {
+    pub(super) fn place(&self) -> Place {
+        (self.due_at, self.number)
+    }
+
+    fn read(row: &tokio_postgres::Row) -> Result<Self, Error> {
+        let ids: Vec<&[u8]> = column(row, 2)?;
+        let ids = ids.into_iter().map(row::id_of).collect::<Result<_, _>>()?;
+        Ok(Self { due_at: column::<Moment>(row, 0)?.0, number: column(row, 1)?, ids })
+    }
+}
+
+/// Looks at what is new, and lists it by what has become of it.
+pub(super) async fn turn(pool: &Pool) -> Result<(), Error> {
+    let mut after = None;
+    for _ in 0..TURNS_MAX {
+        let began = Instant::now();
+        let rows = listed(pool, NEW, after, ROWS_MAX).await?;
+        list_anew(pool, NEW, &rows).await?;
+        if rows.len() < ROWS_MAX {
+            break;
+        }
+        after = rows.last().map(Row::place);
+        // At least half of the server's time is the traffic's.
+        tokio::time::sleep(began.elapsed()).await;
+    }
+    Ok(())
+}
+
+/// The next rows of a state that are due.
+pub(super) async fn rows(
+    pool: &Pool,
+    state: StateName,
+    after: Option<Place>,
+    limit: usize,
+) -> Result<Vec<Row>, Error> {
+    listed(pool, state.as_str(), after, limit).await
+}
+
+/// Lists the records of these rows anew.
+pub(super) async fn list_again(pool: &Pool, state: StateName, rows: &[Row]) -> Result<(), Error> {
+    list_anew(pool, state.as_str(), rows).await
+}
+
+/// Up to `limit` ids in this state that are due, after the cursor, in the order they fell due. Rows that list anything
+/// else are listed anew.
+pub(super) async fn in_order(
+    pool: &Pool,
+    state: StateName,
+    scope: Option<&[u8]>,
+    cursor: Option<&Cursor>,
+    limit: usize,
+) -> Result<BTreeSet<(Timestamp, Id)>, Error> {
+    let cursor = cursor.and_then(|cursor| Some((cursor.due_at?, cursor.id)));
+    let from = |due_at: Timestamp| Timestamp::from_micros(due_at.as_micros().saturating_sub(SPREAD_MICROS));
+    let mut after = cursor.map(|(due_at, _)| (from(due_at), i64::MIN));
+    let mut found = BTreeSet::new();
+    loop {
+        let mut rows = rows(pool, state, after, ROWS_MAX).await?;
+        after = rows.last().map(Row::place);
+        let edge = after.filter(|_| rows.len() == ROWS_MAX);
+        let due = look(pool, state, scope, &rows).await?;
+        rows.retain(|row| row.ids.iter().any(|id| !due.contains_key(id)));
+        list_again(pool, state, &rows).await?;
+        let wanted = due.iter().filter_map(|(id, (due_at, is_wanted))| is_wanted.then_some((*due_at, *id)));
+        found.extend(wanted.filter(|place| cursor.is_none_or(|cursor| *place > cursor)));
+        // What the next rows list is due no sooner than they are.
+        let Some((edge, _)) = edge else { break };
+        if found.range(..(edge, Id([0; 32]))).count() >= limit {
+            break;
+        }
+    }
+    while found.len() > limit {
+        found.pop_last();
+    }
+    Ok(found)
+}
+
+/// Those of the ids that are in this state and due: when, and whether they are of the scope.
+async fn look(
+    pool: &Pool,
+    state: StateName,
+    scope: Option<&[u8]>,
+    rows: &[Row],
+) -> Result<BTreeMap<Id, (Timestamp, bool)>, Error> {
+    if rows.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let ids: Vec<&[u8]> = rows.iter().flat_map(|row| &row.ids).map(|id| &id.0[..]).collect();
+    let rows = pool.query(Verb::Due, &[&ids, &state.as_str(), &scope]).await?;
+    let read = |row: &tokio_postgres::Row| {
+        Ok((row::id(row, 0)?, (column::<Moment>(row, 1)?.0, column::<bool>(row, 2)?)))
+    };
+    rows.iter().map(read).collect()
+}
+
+async fn listed(pool: &Pool, state: &str, after: Option<Place>, limit: usize) -> Result<Vec<Row>, Error> {
+    let (due_at, number) = after.map_or((None, 0), |(due_at, number)| (Some(Moment(due_at)), number));
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = pool.query(Verb::Listed, &[&state, &due_at, &number, &limit]).await?;
+    rows.iter().map(Row::read).collect()
+}
+
+async fn list_anew(pool: &Pool, state: &str, rows: &[Row]) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let due_at: Vec<Moment> = rows.iter().map(|row| Moment(row.due_at)).collect();
+    let numbers: Vec<i64> = rows.iter().map(|row| row.number).collect();
+    pool.write(Verb::ListAnew, &[&state, &due_at, &numbers]).await?;
+    Ok(())
+}
