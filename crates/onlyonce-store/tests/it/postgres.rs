@@ -1,8 +1,8 @@
 //! What is PostgreSQL's alone. What it shares with the others is the suite's to say.
 
 mod batches;
-mod line;
 mod due;
+mod line;
 mod looks;
 mod migrations;
 mod refusals;
