@@ -32,6 +32,7 @@
 //! A pooler in front must keep a session to itself (PgBouncer: `pool_mode=session`): statements are prepared once a
 //! connection, and its time-outs are settings of the session.
 
+mod care;
 mod connection;
 mod doubt;
 mod due;
@@ -98,8 +99,8 @@ impl Default for Options {
 const LIMITS: Limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
 /// The same for looks, which are few bytes to ask. Two connections at most, and none of them for long.
 const LOOKS: Limits = Limits { rows_max: 128, bytes_max: usize::MAX, in_flight_max: 2 };
-/// How long a batch waits where somebody inserts one of its records right now.
-const BATCH_LOCK_WAIT: Duration = Duration::from_millis(50);
+/// How long a batch waits where somebody holds one of its records, once in a while, or inserts it right now.
+const BATCH_LOCK_WAIT: Duration = Duration::from_millis(25);
 /// Connections for sweeper, reaper, relay and operators, and how long the server may work for them.
 const BEHIND: usize = 2;
 const BEHIND_TIMEOUT: Duration = Duration::from_secs(60);

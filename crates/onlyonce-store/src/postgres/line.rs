@@ -24,39 +24,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
+use super::care::Care;
 use super::connection::{Connection, Wire};
 use super::statement::{Statements, Verb};
 
-/// A connection for one statement, which several may be waiting for; see the module's documentation.
+/// A connection for batches, which several may be waiting for; see the module's documentation.
 pub(super) struct Line {
     client: Client,
-    statement: Statement,
+    batch: Statement,
+    careful: Statement,
     wire: Shared,
     rows_under_way: AtomicUsize,
 }
 
 impl Line {
-    pub(super) async fn new(
-        mut connection: Connection,
-        statements: &Statements,
-        verb: Verb,
-    ) -> Result<Self, Error> {
-        let statement = connection.prepare(statements, verb).await?;
+    pub(super) async fn new(mut connection: Connection, statements: &Statements) -> Result<Self, Error> {
+        let batch = connection.prepare(statements, Verb::Batch).await?;
+        let careful = connection.prepare(statements, Verb::CarefulBatch).await?;
         let (client, wire) = connection.into_parts();
         let wire = Shared(Arc::new(Mutex::new(wire)));
         let carried = Shared(wire.0.clone());
         tokio::spawn(async move { poll_fn(|context| carried.lock().poll_until_closed(context)).await });
-        Ok(Self { client, statement, wire, rows_under_way: AtomicUsize::new(0) })
+        Ok(Self { client, batch, careful, wire, rows_under_way: AtomicUsize::new(0) })
     }
 
     /// The answer to a batch of so many rows. It is sent at once, behind those that are not answered yet.
     pub(super) async fn query(
         &self,
+        care: Care,
         rows: usize,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Error> {
         let _under_way = UnderWay::new(&self.rows_under_way, rows);
-        self.client.query(&self.statement, parameters).await
+        let statement = match care {
+            Care::None => &self.batch,
+            Care::Taken => &self.careful,
+        };
+        self.client.query(statement, parameters).await
     }
 
     /// Something is under way, and a batch of so many rows is at least twice as large.

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, NoTls, Row, SimpleQueryMessage};
 
+use super::care::{Care, Held};
 use super::connection::Connection;
 use super::doubt::Doubts;
 use super::failure::{Failure, Left};
@@ -75,6 +76,7 @@ pub(super) struct Pool {
     line: Mutex<Option<Arc<Line>>>,
     /// Held by who makes a new line: the others wait for it.
     making: Semaphore,
+    pub(super) held: Held,
 }
 
 impl Pool {
@@ -99,6 +101,7 @@ impl Pool {
             idle: Mutex::default(),
             line: Mutex::default(),
             making: Semaphore::new(1),
+            held: Held::default(),
         }
     }
 
@@ -120,13 +123,14 @@ impl Pool {
         self.written(|| self.query(verb, parameters)).await
     }
 
-    /// The same for [`Verb::Batch`], of so many rows.
+    /// The same for a batch of so many rows.
     pub(super) async fn write_batch(
         &self,
+        care: Care,
         rows: usize,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Failure> {
-        self.written(|| self.in_time(self.ask_on_line(rows, parameters))).await
+        self.written(|| self.in_time(self.ask_on_line(care, rows, parameters))).await
     }
 
     /// Sent again where it met another transaction: nothing of it was written.
@@ -175,15 +179,20 @@ impl Pool {
     /// Sent behind what is under way on the line; or on a connection of its own, where it is much larger than that.
     async fn ask_on_line(
         &self,
+        care: Care,
         rows: usize,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Failure> {
         let line = self.line().await.map_err(Failure::before_sending)?;
         if line.is_small_beside(rows) {
-            return self.ask(Verb::Batch, parameters).await;
+            let verb = match care {
+                Care::None => Verb::Batch,
+                Care::Taken => Verb::CarefulBatch,
+            };
+            return self.ask(verb, parameters).await;
         }
         let mut asking = Asking { pool: self, line: &line, may_be_used: false };
-        let answer = line.query(rows, parameters).await;
+        let answer = line.query(care, rows, parameters).await;
         let (answer, may_be_used) = self.judged(answer, line.is_in_doubt());
         asking.may_be_used = may_be_used;
         answer
@@ -249,7 +258,7 @@ impl Pool {
             return Ok(line);
         }
         let connection = self.connect().await?;
-        let line = Line::new(connection, &self.statements, Verb::Batch).await;
+        let line = Line::new(connection, &self.statements).await;
         let line = Arc::new(line.map_err(|error| Failure::of(&self.place, &error))?);
         *self.line_kept() = Some(line.clone());
         Ok(line)

@@ -84,7 +84,7 @@ fn arguments(verb: Verb) -> String {
         Verb::UpdateWithMessages => {
             format!("{id}, 1, 2, {row}, NULL, NULL, {id}, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
         }
-        Verb::Batch => [
+        Verb::Batch | Verb::CarefulBatch => [
             ids.clone(),
             hundred("bigint", "2"),
             hundred("timestamptz", "NULL"),
@@ -125,7 +125,7 @@ fn arguments(verb: Verb) -> String {
     }
 }
 
-const HOT: [Verb; 9] = [
+const HOT: [Verb; 10] = [
     Verb::Load,
     Verb::Confirm,
     Verb::LoadMany,
@@ -135,6 +135,7 @@ const HOT: [Verb; 9] = [
     Verb::InsertWithMessages,
     Verb::UpdateWithMessages,
     Verb::Batch,
+    Verb::CarefulBatch,
 ];
 
 /// E02: also on an empty table, where reading all of it looks cheap; the plan may be used long after it has grown.

@@ -9,9 +9,10 @@
 //!
 //! A lone insert that is lost shows what it was lost to; a lone update does not, and what stands there is looked at then.
 //!
-//! A batch never waits for one row. What it skipped since somebody holds it, what it could not insert since somebody
-//! inserts it right now, and every row of a batch that the server refused goes alone: outside the batcher, with a lock
-//! time-out, so that nobody else waits and one bad row fails alone.
+//! A batch does not wait for one row. The first that meets a row that somebody holds gives up after a moment and is sent
+//! once more, without such rows; and so are those of the next minute, at once. What was skipped, what could not be inserted
+//! since somebody inserts it right now, and every row of a batch that the server refused goes alone: outside the batcher,
+//! with a lock time-out, so that nobody else waits and one bad row fails alone.
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::care::Care;
 use super::doubt::Mark;
 use super::failure::{Failure, Left};
 use super::pool::Pool;
@@ -240,7 +242,19 @@ async fn many(pool: &Pool, swaps: &[Swap]) -> Result<Vec<(Id, Found)>, Failure> 
         &updates.records,
         &updates.listed,
     ];
-    let rows = pool.write_batch(swaps.len(), &parameters).await?;
+    let care = pool.held.care();
+    let send = async |care| pool.write_batch(care, swaps.len(), &parameters).await;
+    let rows = match (care, send(care).await) {
+        (Care::None, Err(failure)) if failure.left == Left::Busy => {
+            pool.held.met();
+            send(Care::Taken).await?
+        }
+        (_, rows) => rows?,
+    };
+    if rows.len() < swaps.len() {
+        // What answers nothing was held, as far as anybody can tell.
+        pool.held.met();
+    }
     // A row that names no record of ours answers for none.
     let answers = rows.iter().filter_map(|row| row::id(row, 0).ok().map(|id| (id, found(id, row, 1))));
     Ok(answers.collect())
