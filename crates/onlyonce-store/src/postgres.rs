@@ -37,6 +37,7 @@ mod connection;
 mod doubt;
 mod due;
 mod failure;
+mod followed;
 mod letters;
 mod line;
 mod look;
@@ -60,6 +61,7 @@ use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
 use tokio::sync::Semaphore;
 
 use self::doubt::Doubts;
+use self::followed::Followed;
 use self::look::Looked;
 use self::pool::{Plans, Pool, Tuning};
 use self::row::{Stored, Swap, column};
@@ -133,17 +135,18 @@ impl Postgres {
         let place = Arc::new(Place::parse(url)?);
         let statements = Arc::new(Statements::new(&place.quoted_schema()));
         let doubts = Arc::new(Doubts::default());
+        let followed = Arc::new(Followed::default());
         let tuning = Tuning {
             connections: options.connections,
             statement: options.statement_timeout,
             lock: options.lock_wait,
             plans: Plans::ByIndex,
         };
-        let front = Arc::new(Pool::new(&place, &statements, &doubts, tuning));
+        let front = Arc::new(Pool::new(&place, &statements, &doubts, &followed, tuning));
         let batches = Tuning { connections: LIMITS.in_flight_max, lock: BATCH_LOCK_WAIT, ..tuning };
-        let batches = Arc::new(Pool::new(&place, &statements, &doubts, batches));
+        let batches = Arc::new(Pool::new(&place, &statements, &doubts, &followed, batches));
         let behind = Tuning { connections: BEHIND, statement: BEHIND_TIMEOUT, plans: Plans::Anew, ..tuning };
-        let behind = Pool::new(&place, &statements, &doubts, behind);
+        let behind = Pool::new(&place, &statements, &doubts, &followed, behind);
         behind.connect().await?;
         let swaps = Batcher::new(LIMITS, move |swaps: Vec<Swap>| {
             let batches = batches.clone();

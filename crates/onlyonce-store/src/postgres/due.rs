@@ -4,8 +4,9 @@
 //! listed beside the records, many in a row, and the list follows them later:
 //!
 //! ```text
-//!   a write that leaves a record open ──► new, due in two seconds or when the record is
-//!                                          │ looked at when it is due, and listed anew by what has become of it
+//!   a write that leaves a record open ──► new, due in ten seconds or when the record is
+//!                                          │ told by the node that wrote it (`followed.rs`), or looked at when it
+//!                                          │ is due, and listed anew by what has become of it
 //!                     ┌────────────────────┼──────────────┐
 //!                     ▼                    ▼              ▼
 //!           running, unknown, …        completed       (gone: no longer listed)
@@ -25,6 +26,7 @@ use std::time::Instant;
 
 use onlyonce_core::record::{Id, StateName};
 use onlyonce_core::time::Timestamp;
+use tokio_postgres::types::ToSql;
 
 use super::pool::Pool;
 use super::row::{self, Moment, column};
@@ -35,8 +37,12 @@ use crate::{Cursor, Error};
 const NEW: &str = "new";
 /// So many rows are read, and listed anew, at once.
 const ROWS_MAX: usize = 64;
+/// So many are told to be done at once: nobody looks into them.
+const DONE_MAX: usize = 256;
+/// How much longer than looking at what is new the rest after it is. It is what nodes leave that died, and nobody waits for it.
+const RESTS: u32 = 3;
 /// How often in a row, for one who asks: those who wait for an answer are not kept by a million rows.
-const TURNS_MAX: u32 = 128;
+const TURNS_MAX: u32 = 64;
 /// A row lists what is due within one minute.
 const SPREAD_MICROS: i64 = 60_000_000;
 
@@ -62,8 +68,10 @@ impl Row {
     }
 }
 
-/// Looks at what is new, and lists it by what has become of it.
+/// Tells the list which of its rows this node knows to be done; then looks at what is new and due, and lists it by what has
+/// become of it.
 pub(super) async fn turn(pool: &Pool) -> Result<(), Error> {
+    tell_done(pool).await?;
     let mut after = None;
     for _ in 0..TURNS_MAX {
         let began = Instant::now();
@@ -73,10 +81,24 @@ pub(super) async fn turn(pool: &Pool) -> Result<(), Error> {
             break;
         }
         after = rows.last().map(Row::place);
-        // At least half of the server's time is the traffic's.
-        tokio::time::sleep(began.elapsed()).await;
+        tokio::time::sleep(began.elapsed() * RESTS).await;
     }
     Ok(())
+}
+
+async fn tell_done(pool: &Pool) -> Result<(), Error> {
+    loop {
+        let began = Instant::now();
+        let done = pool.followed.take_done(DONE_MAX);
+        let due_at = || done.iter().map(|done| done.due_at);
+        let (Some(first), Some(last)) = (due_at().min(), due_at().max()) else { return Ok(()) };
+        let expires_at = done.iter().map(|done| done.expires_at).min().unwrap_or(first);
+        let numbers: Vec<i64> = done.iter().map(|done| done.number).collect();
+        let parameters: [&(dyn ToSql + Sync); 4] =
+            [&Moment(first), &Moment(last), &numbers, &Moment(expires_at)];
+        pool.write(Verb::ListDone, &parameters).await?;
+        tokio::time::sleep(began.elapsed()).await;
+    }
 }
 
 /// The next rows of a state that are due.
@@ -89,7 +111,7 @@ pub(super) async fn rows(
     listed(pool, state.as_str(), after, limit).await
 }
 
-/// Lists the records of these rows anew.
+/// Lists the records of these rows anew, which stand in their order.
 pub(super) async fn list_again(pool: &Pool, state: StateName, rows: &[Row]) -> Result<(), Error> {
     list_anew(pool, state.as_str(), rows).await
 }
@@ -154,11 +176,9 @@ async fn listed(pool: &Pool, state: &str, after: Option<Place>, limit: usize) ->
 }
 
 async fn list_anew(pool: &Pool, state: &str, rows: &[Row]) -> Result<(), Error> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let due_at: Vec<Moment> = rows.iter().map(|row| Moment(row.due_at)).collect();
+    let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(()) };
+    let (first, last) = (Moment(first.due_at), Moment(last.due_at));
     let numbers: Vec<i64> = rows.iter().map(|row| row.number).collect();
-    pool.write(Verb::ListAnew, &[&state, &due_at, &numbers]).await?;
+    pool.write(Verb::ListAnew, &[&state, &first, &last, &numbers]).await?;
     Ok(())
 }

@@ -25,6 +25,7 @@ use super::care::{Care, Held};
 use super::connection::Connection;
 use super::doubt::Doubts;
 use super::failure::{Failure, Left};
+use super::followed::Followed;
 use super::line::Line;
 use super::statement::{Statements, Verb};
 use super::url::Place;
@@ -77,6 +78,7 @@ pub(super) struct Pool {
     /// Held by who makes a new line: the others wait for it.
     making: Semaphore,
     pub(super) held: Held,
+    pub(super) followed: Arc<Followed>,
 }
 
 impl Pool {
@@ -84,6 +86,7 @@ impl Pool {
         place: &Arc<Place>,
         statements: &Arc<Statements>,
         doubts: &Arc<Doubts>,
+        followed: &Arc<Followed>,
         tuning: Tuning,
     ) -> Self {
         let mut configs = place.hosts.clone();
@@ -102,6 +105,7 @@ impl Pool {
             line: Mutex::default(),
             making: Semaphore::new(1),
             held: Held::default(),
+            followed: followed.clone(),
         }
     }
 

@@ -23,7 +23,18 @@ const MAY_EXPIRE: [StateName; 2] = [StateName::Completed, StateName::Retryable];
 
 /// Deletes up to `limit` records, and says how many.
 pub(super) async fn reap(pool: &Pool, limit: usize, expired: Expired) -> Result<usize, Error> {
+    let deleted = delete_listed(pool, limit, expired).await?;
+    if deleted == limit {
+        return Ok(deleted);
+    }
+    // What is new may have expired by now, and so may what was settled late: nobody else looks at what was unknown.
     due::turn(pool).await?;
+    due::in_order(pool, StateName::Unknown, None, None, usize::MAX).await?;
+    Ok(deleted + delete_listed(pool, limit - deleted, expired).await?)
+}
+
+/// What is listed under a state that may expire.
+async fn delete_listed(pool: &Pool, limit: usize, expired: Expired) -> Result<usize, Error> {
     let mut deleted = 0;
     for state in MAY_EXPIRE {
         let mut after = None;
@@ -42,10 +53,6 @@ pub(super) async fn reap(pool: &Pool, limit: usize, expired: Expired) -> Result<
             rows.retain(|row| row.ids.iter().any(|id| !stands.contains(id)));
             due::list_again(pool, state, &rows).await?;
         }
-    }
-    if deleted < limit {
-        // Nobody else looks at these by when they are due; what was settled among them is to be found when it expires.
-        due::in_order(pool, StateName::Unknown, None, None, usize::MAX).await?;
     }
     Ok(deleted)
 }

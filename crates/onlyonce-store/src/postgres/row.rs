@@ -62,6 +62,13 @@ impl Swap {
         self.expected.is_none() || self.next.state.name() != StateName::Completed || is_soon()
     }
 
+    /// When it is due, if it was written at this moment; as the server reckons it.
+    pub(super) fn due(&self, written_at: Timestamp) -> Option<Timestamp> {
+        let after = self.due_after.map(|after| written_at.as_micros().saturating_add(after));
+        let after = after.map(Timestamp::from_micros);
+        self.due_at.map(|at| at.0).into_iter().chain(after).min()
+    }
+
     pub(super) fn state(&self) -> &'static str {
         self.next.state.name().as_str()
     }

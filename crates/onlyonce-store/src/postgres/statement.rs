@@ -12,8 +12,9 @@
 
 use std::time::Duration;
 
-/// How long after it was written a record is looked at for the first time: nearly all are completed by then.
-pub(super) const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// How long after it was written a record is looked at for the first time, by anybody: nearly all are completed by then,
+/// and told so by the node that wrote them.
+pub(super) const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// What can be said. Its number is its place among what a connection has prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,7 @@ pub(super) enum Verb {
     Due,
     LoadDue,
     ListAnew,
+    ListDone,
     Count,
     Delete,
     DeleteAndKeep,
@@ -48,7 +50,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 27] = [
+    pub(super) const ALL: [Self; 28] = [
         Self::Load,
         Self::Confirm,
         Self::LoadMany,
@@ -67,6 +69,7 @@ impl Verb {
         Self::Due,
         Self::LoadDue,
         Self::ListAnew,
+        Self::ListDone,
         Self::Count,
         Self::Delete,
         Self::DeleteAndKeep,
@@ -106,14 +109,18 @@ fn text(verb: Verb) -> String {
         Verb::LoadMany => LOAD_MANY.to_owned(),
         Verb::Epoch => EPOCH.to_owned(),
         Verb::RaiseEpoch => RAISE_EPOCH.to_owned(),
-        Verb::Insert => format!("{INSERT},{LIST_ONE} {INSERTED}"),
+        Verb::Insert => format!("{INSERT},{} {INSERTED}", list_one("$2")),
         Verb::Update => UPDATE.to_owned(),
-        Verb::UpdateAndList => format!("WITH written AS ({UPDATE}),{LIST_ONE} {UPDATED}"),
+        Verb::UpdateAndList => format!("WITH written AS ({UPDATE}),{} {UPDATED}", list_one("$3")),
         Verb::InsertWithMessages => {
-            format!("{INSERT},{LIST_ONE}{} {INSERTED}", messages(["$11", "$12", "$13"]))
+            format!("{INSERT},{}{} {INSERTED}", list_one("$2"), messages(["$11", "$12", "$13"]))
         }
         Verb::UpdateWithMessages => {
-            format!("WITH written AS ({UPDATE}),{LIST_ONE}{} {UPDATED}", messages(["$10", "$11", "$12"]))
+            format!(
+                "WITH written AS ({UPDATE}),{}{} {UPDATED}",
+                list_one("$3"),
+                messages(["$10", "$11", "$12"])
+            )
         }
         Verb::Batch => BATCH.replace("{updates}", &format!("{UPDATES} locked {UPDATED_COLUMNS}")),
         Verb::CarefulBatch => {
@@ -126,6 +133,7 @@ fn text(verb: Verb) -> String {
         Verb::Due => DUE.to_owned(),
         Verb::LoadDue => LOAD_DUE.to_owned(),
         Verb::ListAnew => LIST_ANEW.to_owned(),
+        Verb::ListDone => LIST_DONE.to_owned(),
         Verb::Count => COUNT.to_owned(),
         Verb::Delete => format!("{DELETE} {DELETED}"),
         Verb::DeleteAndKeep => format!("{DELETE}{KEEP} {DELETED}"),
@@ -200,12 +208,16 @@ const UPDATE: &str = "
 /// The same, for what is written only with it.
 const UPDATED: &str = "SELECT stands, written_at FROM written";
 
-/// With the record or not at all: when it is looked at for the first time (due.rs).
-const LIST_ONE: &str = "
+/// With the record or not at all: when it is looked at for the first time (due.rs), under the number of its revision.
+fn list_one(revision: &str) -> String {
+    format!(
+        "
     listed AS (
-        INSERT INTO {schema}.onlyonce_due (state, due_at, ids)
-        SELECT 'new', least(due_at, written_at + {first_look}), ARRAY[$1::bytea] FROM written
-    )";
+        INSERT INTO {{schema}}.onlyonce_due (state, due_at, number, ids)
+        SELECT 'new', least(due_at, written_at + {{first_look}}), {revision}::bigint, ARRAY[$1::bytea] FROM written
+    )"
+    )
+}
 
 /// Relies on the messages' unique keys: a message that is there already is the same message, and is kept once. Where
 /// nothing was written there is nothing to store them with.
@@ -256,8 +268,9 @@ const BATCH: &str = "
         RETURNING record.id, record.written_at, record.due_at, locked.is_listed
     ),
     listed AS (
-        INSERT INTO {schema}.onlyonce_due (state, due_at, ids)
-        SELECT 'new', least(min(due_at), statement_timestamp() + {first_look}), array_agg(id)
+        INSERT INTO {schema}.onlyonce_due (state, due_at, number, ids)
+        SELECT 'new', least(min(due_at), statement_timestamp() + {first_look}),
+               coalesce(($2::bigint[])[1], ($13::bigint[])[1]), array_agg(id)
         FROM (SELECT id, due_at FROM inserted UNION ALL SELECT id, due_at FROM updated WHERE is_listed) AS written
         HAVING count(*) > 0
     )
@@ -342,18 +355,20 @@ const LOAD_DUE: &str = "
 /// looked at again in an hour. Relies on both primary keys; rows that somebody else is at are left to them. A record
 /// that changes meanwhile is listed by that change, or is completed and found where it was listed here.
 ///
-/// state, due times, numbers
+/// The rows lie beside each other: they are read as a stretch of the list, not joined with. How many are new right now no
+/// statistics know, and a join would be planned for one.
+///
+/// state, first due time, last due time, numbers
 const LIST_ANEW: &str = "
-    WITH taken AS (
-        DELETE FROM {schema}.onlyonce_due AS due USING (
-            SELECT due.due_at, due.number
-            FROM unnest($2::timestamptz[], $3::bigint[]) AS given (due_at, number)
-                JOIN {schema}.onlyonce_due AS due
-                ON due.state = $1 AND due.due_at = given.due_at AND due.number = given.number
-            FOR UPDATE OF due SKIP LOCKED
-        ) AS held
-        WHERE due.state = $1 AND due.due_at = held.due_at AND due.number = held.number
-        RETURNING due.ids
+    WITH held AS MATERIALIZED (
+        SELECT number FROM {schema}.onlyonce_due
+        WHERE state = $1 AND due_at >= $2 AND due_at <= $3 AND number = ANY($4::bigint[])
+        FOR UPDATE SKIP LOCKED
+    ),
+    taken AS (
+        DELETE FROM {schema}.onlyonce_due
+        WHERE state = $1 AND due_at >= $2 AND due_at <= $3 AND number IN (SELECT number FROM held)
+        RETURNING ids
     ),
     found AS (
         SELECT record.id, record.state, coalesce(record.due_at, clock_timestamp() + interval '1 hour') AS due_at
@@ -371,6 +386,13 @@ const LIST_ANEW: &str = "
         GROUP BY state, date_trunc('minute', due_at), place - place % 48
     )
     SELECT count(*) FROM taken";
+
+/// New rows, all of whose records are completed, are due when the first of those expires. A stretch of the list, as above.
+///
+/// first due time, last due time, numbers, expiry
+const LIST_DONE: &str = "
+    UPDATE {schema}.onlyonce_due SET state = 'completed', due_at = $4
+    WHERE state = 'new' AND due_at >= $1 AND due_at <= $2 AND number = ANY($3::bigint[])";
 
 /// All that is not completed is listed; the rest is completed, and only counted.
 const COUNT: &str = "

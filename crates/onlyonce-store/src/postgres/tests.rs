@@ -112,9 +112,8 @@ fn arguments(verb: Verb) -> String {
         Verb::Listed => "'running', NULL, 0, 64".to_owned(),
         Verb::Due => format!("{ids}, 'running', NULL"),
         Verb::LoadDue => format!("{ids}, ARRAY['running', 'completed']"),
-        Verb::ListAnew => {
-            format!("'new', {}, {}", hundred("timestamptz", "'2000-01-01'"), hundred("bigint", "1"))
-        }
+        Verb::ListAnew => format!("'new', '2000-01-01', '2000-01-02', {}", hundred("bigint", "1")),
+        Verb::ListDone => format!("'2000-01-01', '2000-01-02', {}, '2000-01-03'", hundred("bigint", "1")),
         Verb::Delete | Verb::DeleteAndKeep => format!("{ids}, {}", hundred("bigint", "1")),
         Verb::Archived => format!("{id}, 10"),
         Verb::Claim => format!("{id}, 9, 10"),
@@ -170,6 +169,7 @@ async fn what_goes_on_behind_the_requests_goes_by_index() {
         (Verb::LoadDue, "onlyonce_record_pkey"),
         (Verb::ListAnew, "onlyonce_due_pkey"),
         (Verb::ListAnew, "onlyonce_record_pkey"),
+        (Verb::ListDone, "onlyonce_due_pkey"),
         (Verb::ByState, "onlyonce_due_pkey"),
         (Verb::ByState, "onlyonce_record_pkey"),
         (Verb::ById, "onlyonce_record_pkey"),

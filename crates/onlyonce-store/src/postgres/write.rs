@@ -14,6 +14,7 @@
 //! since somebody inserts it right now, and every row of a batch that the server refused goes alone: outside the batcher,
 //! with a lock time-out, so that nobody else waits and one bad row fails alone.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use onlyonce_core::record::Id;
@@ -27,7 +28,7 @@ use super::doubt::Mark;
 use super::failure::{Failure, Left};
 use super::pool::Pool;
 use super::row::{self, Columns, Moment, Stored, Swap, column};
-use super::statement::Verb;
+use super::statement::{FIRST_LOOK, Verb};
 use crate::{Error, ErrorKind, Swapped};
 
 /// How often a row is looked at that answers neither way: it comes and goes.
@@ -51,6 +52,7 @@ pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer
     match asked {
         Ok(rows) => {
             settle(pool, mark, &rows);
+            follow(pool, &swaps, &rows);
             let mut answers = Answers::of(rows);
             let shows = pool.doubts.are_settled();
             // What stands there is not shown on doubt: that takes a look of its own.
@@ -126,6 +128,36 @@ pub(super) async fn load(pool: &Pool, id: Id) -> Result<Option<Stored>, Error> {
 fn settle(pool: &Pool, mark: Mark, rows: &[(Id, Found)]) {
     if rows.iter().any(|(_, found)| matches!(found, Found::Written(_))) {
         pool.doubts.settle(mark);
+    }
+}
+
+/// Remembers what a statement has listed, and what it has completed.
+fn follow(pool: &Pool, swaps: &[Swap], rows: &[(Id, Found)]) {
+    let written = |(id, found): &(Id, Found)| match found {
+        Found::Written(written_at) => Some((*id, *written_at)),
+        Found::Stands(_) => None,
+    };
+    let written: HashMap<Id, Timestamp> = rows.iter().filter_map(written).collect();
+    let mut listed: Vec<(&Swap, Timestamp)> = Vec::new();
+    for swap in swaps {
+        let Some(written_at) = written.get(&swap.id) else { continue };
+        if swap.is_listed() {
+            listed.push((swap, *written_at));
+        } else if let Some(expires_at) = swap.due(*written_at) {
+            pool.followed.completed(swap.id, expires_at);
+        }
+    }
+    // A row that lists what was there before is left to who looks.
+    if listed.iter().any(|(swap, _)| swap.expected.is_some()) {
+        return;
+    }
+    let Some(now) = listed.first().map(|(_, written_at)| *written_at) else { return };
+    let first = swaps.iter().filter(|swap| swap.expected.is_none()).min_by_key(|swap| swap.id.0);
+    let due_at = listed.iter().filter_map(|(swap, written_at)| swap.due(*written_at)).min();
+    let due_at = due_at.map_or(now.plus(FIRST_LOOK), |due_at| due_at.min(now.plus(FIRST_LOOK)));
+    let ids: Vec<Id> = listed.iter().map(|(swap, _)| swap.id).collect();
+    if let Some(first) = first {
+        pool.followed.listed(first.revision, due_at, now, &ids);
     }
 }
 

@@ -143,20 +143,14 @@ async fn write_anything(store: Arc<Postgres>, mut random: Random) -> u64 {
 async fn completions_are_hot_and_their_records_wait_where_the_reaper_looks() {
     let (world, store) = World::new().await;
     let requests: Vec<_> = (0..400)
-        .map(|number| {
-            let store = store.clone();
+        .map(|number: u64| {
+            let (store, key) = (store.clone(), format!("k{number}"));
             tokio::spawn(async move {
-                let seen = insert(&*store, draft(&format!("k{number}"), Effects::Opaque, running()), 1)
-                    .await
-                    .unwrap();
-                let (id, next) =
-                    draft(&format!("k{number}"), Effects::Opaque, completed(When::AfterWrite(HOUR)));
-                let change = Change {
-                    expected: Some(seen.revision),
-                    revision: Revision(2),
-                    next,
-                    messages: Vec::new(),
-                };
+                let reserved = draft(&key, Effects::Opaque, running());
+                let expected = Some(insert(&*store, reserved, number).await.unwrap().revision);
+                let (id, next) = draft(&key, Effects::Opaque, completed(When::AfterWrite(HOUR)));
+                let change =
+                    Change { expected, revision: Revision(1_000 + number), next, messages: Vec::new() };
                 assert!(matches!(store.swap(id, change).await.unwrap(), Swapped::Applied(_)));
             })
         })
@@ -165,7 +159,13 @@ async fn completions_are_hot_and_their_records_wait_where_the_reaper_looks() {
         request.await.unwrap();
     }
     assert_eq!(world.listed_as("new"), "400");
-    world.sql("UPDATE onlyonce_due SET due_at = '2000-01-01'");
+    // The node that completed them knows.
+    assert_eq!(due(&store, None).await, 0);
+    assert_eq!((world.listed_as("new"), world.listed_as("completed")), ("0".into(), "400".into()));
+    // And so does whoever looks, when that node is gone.
+    world.sql("UPDATE onlyonce_due SET due_at = '2000-01-01', state = 'new'");
+    drop(store);
+    let store = world.node().await;
     assert_eq!(due(&store, None).await, 0);
     assert_eq!((world.listed_as("new"), world.listed_as("completed")), ("0".into(), "400".into()));
     let rows = world.sql("SELECT count(*) FROM onlyonce_due");

@@ -1,0 +1,120 @@
+//! What this node knows of the rows that it has listed: which of them are done.
+//!
+//! Nearly every record is completed by the node that reserved it, a moment later. Then its row of the list (`due.rs`) need not
+//! be looked into: the node remembers which ids of a row are still open, and tells the list of rows that have none left. It
+//! is a short cut and nothing relies on it: what a node forgets, or takes with it when it dies, is looked at when it is due.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use onlyonce_core::record::Id;
+use onlyonce_core::time::Timestamp;
+
+use super::due::Place;
+
+/// More open records than this are not followed.
+const IDS_MAX: usize = 1 << 18;
+
+/// The rows of one node.
+#[derive(Debug, Default)]
+pub(super) struct Followed(Mutex<Rows>);
+
+#[derive(Debug, Default)]
+struct Rows {
+    rows: HashMap<Place, Row>,
+    /// Which row lists an id that is open.
+    open: HashMap<Id, Place>,
+    done: Vec<Done>,
+    /// The latest moment that the store has told.
+    now: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Row {
+    left: usize,
+    expires_at: Option<Timestamp>,
+}
+
+/// A row all of whose records are completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Done {
+    pub(super) due_at: Timestamp,
+    pub(super) number: i64,
+    /// Of the first of them.
+    pub(super) expires_at: Timestamp,
+}
+
+impl Followed {
+    /// These ids were listed in a row at this moment.
+    pub(super) fn listed(&self, number: i64, due_at: Timestamp, now: Timestamp, ids: &[Id]) {
+        let mut all = self.lock();
+        all.now = all.now.max(Some(now));
+        if ids.is_empty() || all.open.len() + ids.len() > IDS_MAX {
+            return;
+        }
+        all.open.extend(ids.iter().map(|id| (*id, (due_at, number))));
+        all.rows.insert((due_at, number), Row { left: ids.len(), expires_at: None });
+    }
+
+    /// A record was completed.
+    pub(super) fn completed(&self, id: Id, expires_at: Timestamp) {
+        let mut all = self.lock();
+        let Some(place) = all.open.remove(&id) else { return };
+        let Some(row) = all.rows.get_mut(&place) else { return };
+        row.left = row.left.saturating_sub(1);
+        let first = row.expires_at.map_or(expires_at, |first| first.min(expires_at));
+        row.expires_at = Some(first);
+        if row.left == 0 {
+            let done = Done { due_at: place.0, number: place.1, expires_at: first };
+            all.rows.remove(&place);
+            all.done.push(done);
+        }
+    }
+
+    /// Up to `limit` rows that are done, for once. What is due by now is anybody's, and forgotten.
+    pub(super) fn take_done(&self, limit: usize) -> Vec<Done> {
+        let mut all = self.lock();
+        let Rows { rows, open, done, now } = &mut *all;
+        rows.retain(|(due_at, _), _| Some(*due_at) > *now);
+        open.retain(|_, place| rows.contains_key(place));
+        let count = done.len().min(limit);
+        done.drain(..count).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rows> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: i64) -> Timestamp {
+        Timestamp::from_micros(micros)
+    }
+
+    #[test]
+    fn a_row_is_done_when_all_its_records_are_completed() {
+        let (followed, ids) = (Followed::default(), [Id([1; 32]), Id([2; 32])]);
+        followed.listed(7, at(100), at(10), &ids);
+        followed.completed(ids[1], at(900));
+        followed.completed(ids[1], at(1));
+        assert_eq!(followed.take_done(9), []);
+        followed.completed(ids[0], at(800));
+        let done = Done { due_at: at(100), number: 7, expires_at: at(800) };
+        assert_eq!(followed.take_done(9), [done]);
+        assert_eq!(followed.take_done(9), [], "told once");
+    }
+
+    #[test]
+    fn what_is_due_is_no_longer_followed() {
+        let (followed, id) = (Followed::default(), Id([1; 32]));
+        followed.listed(7, at(100), at(10), &[id]);
+        followed.listed(8, at(300), at(200), &[]);
+        assert_eq!(followed.take_done(9), []);
+        followed.completed(id, at(900));
+        assert_eq!(followed.take_done(9), []);
+        assert!(followed.lock().open.is_empty());
+    }
+}
