@@ -16,8 +16,9 @@ use super::scan::{self, Listed};
 use super::statement::Verb;
 use crate::{Error, Expired, failpoint};
 
-/// So many rows of the list are judged, and what they list deleted, at once: some hundred records.
-const ROWS_MAX: usize = 2;
+/// So many records are judged, and deleted, at once, and so many rows of the list that they are of: one row at least.
+const RECORDS_MAX: usize = 96;
+const ROWS_MAX: usize = 16;
 /// Only these ever expire (T03). A sieve: `machine::may_reap` is the judge.
 const MAY_EXPIRE: [StateName; 2] = [StateName::Completed, StateName::Retryable];
 
@@ -40,6 +41,12 @@ async fn delete_listed(pool: &Pool, limit: usize, expired: Expired) -> Result<us
         let mut after = None;
         while deleted < limit {
             let mut rows = due::rows(pool, state, after, ROWS_MAX).await?;
+            let listed = rows.iter().scan(0, |listed, row| {
+                *listed += row.ids.len();
+                Some(*listed)
+            });
+            let count = listed.take_while(|listed| *listed <= RECORDS_MAX).count();
+            rows.truncate(count.max(1));
             let Some(last) = rows.last() else { break };
             after = Some(last.place());
             let ids: Vec<Id> = rows.iter().flat_map(|row| &row.ids).copied().collect();
@@ -49,9 +56,13 @@ async fn delete_listed(pool: &Pool, limit: usize, expired: Expired) -> Result<us
             for (id, _) in &judged {
                 stands.remove(id);
             }
-            deleted += delete(pool, judged, expired).await?;
-            rows.retain(|row| row.ids.iter().any(|id| !stands.contains(id)));
-            due::list_again(pool, state, &rows).await?;
+            let (wanted, gone) = (judged.len(), delete(pool, judged, expired).await?);
+            deleted += gone;
+            // What somebody holds stays where it is, for the next time: listed anew it would come up again right now.
+            if gone == wanted {
+                rows.retain(|row| row.ids.iter().any(|id| !stands.contains(id)));
+                due::list_again(pool, state, &rows).await?;
+            }
         }
     }
     Ok(deleted)

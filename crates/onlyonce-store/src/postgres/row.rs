@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub(super) struct Swap {
     pub(super) due_at: Option<Moment>,
     /// In microseconds after the write.
     pub(super) due_after: Option<i64>,
+    /// What it is listed under: at random, so that no two are listed alike.
+    pub(super) number: i64,
     pub(super) record: Vec<u8>,
     pub(super) messages: Vec<outbox::Message>,
     pub(super) next: Box<Draft>,
@@ -43,6 +46,7 @@ impl Swap {
             revision: revision.0.cast_signed(),
             due_at: due.at.map(Moment),
             due_after: due.after_write.map(micros),
+            number: RandomState::new().build_hasher().finish().cast_signed(),
             record: codec::encode(&next),
             messages,
             next,

@@ -109,17 +109,17 @@ fn text(verb: Verb) -> String {
         Verb::LoadMany => LOAD_MANY.to_owned(),
         Verb::Epoch => EPOCH.to_owned(),
         Verb::RaiseEpoch => RAISE_EPOCH.to_owned(),
-        Verb::Insert => format!("{INSERT},{} {INSERTED}", list_one("$2")),
+        Verb::Insert => format!("{INSERT},{} {INSERTED}", list_one("$11")),
         Verb::Update => UPDATE.to_owned(),
-        Verb::UpdateAndList => format!("WITH written AS ({UPDATE}),{} {UPDATED}", list_one("$3")),
+        Verb::UpdateAndList => format!("WITH written AS ({UPDATE}),{} {UPDATED}", list_one("$10")),
         Verb::InsertWithMessages => {
-            format!("{INSERT},{}{} {INSERTED}", list_one("$2"), messages(["$11", "$12", "$13"]))
+            format!("{INSERT},{}{} {INSERTED}", list_one("$11"), messages(["$12", "$13", "$14"]))
         }
         Verb::UpdateWithMessages => {
             format!(
                 "WITH written AS ({UPDATE}),{}{} {UPDATED}",
-                list_one("$3"),
-                messages(["$10", "$11", "$12"])
+                list_one("$10"),
+                messages(["$11", "$12", "$13"])
             )
         }
         Verb::Batch => BATCH.replace("{updates}", &format!("{UPDATES} locked {UPDATED_COLUMNS}")),
@@ -208,13 +208,13 @@ const UPDATE: &str = "
 /// The same, for what is written only with it.
 const UPDATED: &str = "SELECT stands, written_at FROM written";
 
-/// With the record or not at all: when it is looked at for the first time (due.rs), under the number of its revision.
-fn list_one(revision: &str) -> String {
+/// With the record or not at all: when it is looked at for the first time (due.rs), under a number of its own.
+fn list_one(number: &str) -> String {
     format!(
         "
     listed AS (
         INSERT INTO {{schema}}.onlyonce_due (state, due_at, number, ids)
-        SELECT 'new', least(due_at, written_at + {{first_look}}), {revision}::bigint, ARRAY[$1::bytea] FROM written
+        SELECT 'new', least(due_at, written_at + {{first_look}}), {number}::bigint, ARRAY[$1::bytea] FROM written
     )"
     )
 }
@@ -243,7 +243,8 @@ fn messages([keys, destinations, payloads]: [&str; 3]) -> String {
 /// nothing.
 ///
 /// As arrays, of inserts: id, revision, due at, due after, state, scope, label, key, route, record; and of updates: id,
-/// expected revision, revision, due at, due after, state, label, route, record, whether it is listed
+/// expected revision, revision, due at, due after, state, label, route, record, whether it is listed; and the number that
+/// all are listed under
 const BATCH: &str = "
     WITH inserted AS (
         INSERT INTO {schema}.onlyonce_record
@@ -270,7 +271,7 @@ const BATCH: &str = "
     listed AS (
         INSERT INTO {schema}.onlyonce_due (state, due_at, number, ids)
         SELECT 'new', least(min(due_at), statement_timestamp() + {first_look}),
-               coalesce(($2::bigint[])[1], ($13::bigint[])[1]), array_agg(id)
+               $21::bigint, array_agg(id)
         FROM (SELECT id, due_at FROM inserted UNION ALL SELECT id, due_at FROM updated WHERE is_listed) AS written
         HAVING count(*) > 0
     )

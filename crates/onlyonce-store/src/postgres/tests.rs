@@ -76,13 +76,14 @@ fn arguments(verb: Verb) -> String {
         Verb::Load | Verb::Confirm => id.to_owned(),
         Verb::LoadMany => format!("{ids}, 65536"),
         Verb::Epoch | Verb::RaiseEpoch | Verb::Count => String::new(),
-        Verb::Insert => format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}"),
+        Verb::Insert => format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}, 1"),
         Verb::InsertWithMessages => {
-            format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
+            format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}, 1, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
         }
-        Verb::Update | Verb::UpdateAndList => format!("{id}, 1, 2, {row}, NULL, NULL, {id}"),
+        Verb::Update => format!("{id}, 1, 2, {row}, NULL, NULL, {id}"),
+        Verb::UpdateAndList => format!("{id}, 1, 2, {row}, NULL, NULL, {id}, 1"),
         Verb::UpdateWithMessages => {
-            format!("{id}, 1, 2, {row}, NULL, NULL, {id}, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
+            format!("{id}, 1, 2, {row}, NULL, NULL, {id}, 1, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
         }
         Verb::Batch | Verb::CarefulBatch => [
             ids.clone(),
@@ -105,6 +106,7 @@ fn arguments(verb: Verb) -> String {
             hundred("text", "NULL"),
             hundred("bytea", id),
             hundred("boolean", "true"),
+            "1".to_owned(),
         ]
         .join(", "),
         Verb::ById => format!("{id}, NULL, 100, NULL"),

@@ -152,12 +152,11 @@ fn follow(pool: &Pool, swaps: &[Swap], rows: &[(Id, Found)]) {
         return;
     }
     let Some(now) = listed.first().map(|(_, written_at)| *written_at) else { return };
-    let first = swaps.iter().filter(|swap| swap.expected.is_none()).min_by_key(|swap| swap.id.0);
     let due_at = listed.iter().filter_map(|(swap, written_at)| swap.due(*written_at)).min();
     let due_at = due_at.map_or(now.plus(FIRST_LOOK), |due_at| due_at.min(now.plus(FIRST_LOOK)));
     let ids: Vec<Id> = listed.iter().map(|(swap, _)| swap.id).collect();
-    if let Some(first) = first {
-        pool.followed.listed(first.revision, due_at, now, &ids);
+    if let Some(first) = swaps.first() {
+        pool.followed.listed(first.number, due_at, now, &ids);
     }
 }
 
@@ -228,6 +227,9 @@ async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<(Id, Found)>, Failure> {
             &swap.record,
         ]),
     }
+    if verb != Verb::Update {
+        parameters.push(&swap.number);
+    }
     if has_messages {
         parameters.extend(messages);
     }
@@ -252,7 +254,8 @@ async fn many(pool: &Pool, swaps: &[Swap]) -> Result<Vec<(Id, Found)>, Failure> 
     let (inserts, updates): (Vec<&Swap>, Vec<&Swap>) =
         sorted.into_iter().partition(|swap| swap.expected.is_none());
     let (inserts, updates) = (Columns::of(&inserts), Columns::of(&updates));
-    let parameters: [&(dyn ToSql + Sync); 20] = [
+    let number = swaps.first().map_or(0, |swap| swap.number);
+    let parameters: [&(dyn ToSql + Sync); 21] = [
         &inserts.ids,
         &inserts.revisions,
         &inserts.due_at,
@@ -273,6 +276,7 @@ async fn many(pool: &Pool, swaps: &[Swap]) -> Result<Vec<(Id, Found)>, Failure> 
         &updates.routes,
         &updates.records,
         &updates.listed,
+        &number,
     ];
     let care = pool.held.care();
     let send = async |care| pool.write_batch(care, swaps.len(), &parameters).await;

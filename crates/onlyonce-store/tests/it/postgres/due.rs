@@ -9,6 +9,7 @@ use onlyonce_core::time::When;
 use onlyonce_store::conformance::random::Random;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, Query, Store, Swapped};
+use tokio_postgres::NoTls;
 use xtask::engines::postgres::Server;
 
 use crate::sqlite::world::{HOUR, completed, draft, id, insert, running};
@@ -232,4 +233,24 @@ async fn what_was_settled_late_is_reaped() {
     );
     assert_eq!(store.reap(10).await.unwrap(), 0, "it says itself that it has not expired");
     assert_eq!((world.listed_as("unknown"), world.listed_as("completed")), ("0".into(), "1".into()));
+}
+
+/// M02: an expired record that somebody holds is left to the next time, and the others go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reaper_neither_waits_for_what_is_held_nor_comes_back_to_it_at_once() {
+    let (world, store) = World::new().await;
+    for number in 0..30 {
+        let done = completed(When::AfterWrite(Duration::ZERO));
+        insert(&*store, draft(&format!("k{number}"), Effects::Opaque, done), number).await.unwrap();
+    }
+    let (other, connection) =
+        tokio_postgres::connect(&Server::shared().url("postgres"), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let hold = format!("BEGIN; SELECT 1 FROM {}.onlyonce_record WHERE key = 'k7' FOR UPDATE", world.schema);
+    other.batch_execute(&hold).await.unwrap();
+    let reaped = tokio::time::timeout(Duration::from_secs(30), store.reap(100)).await;
+    assert_eq!(reaped.expect("it comes to an end").unwrap(), 29);
+    other.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(store.reap(100).await.unwrap(), 1);
+    assert_eq!(world.sql("SELECT count(*) FROM onlyonce_record"), "0");
 }
