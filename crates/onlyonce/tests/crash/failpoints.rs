@@ -89,6 +89,8 @@ pub(crate) const ALL: [Failpoint; 53] = [
     at("postgres.migrate.after:3", Stage::Creating),
     at("postgres.migrate.before:4", Stage::Creating),
     at("postgres.migrate.after:4", Stage::Creating),
+    at("postgres.migrate.before:5", Stage::Creating),
+    at("postgres.migrate.after:5", Stage::Creating),
     at("sqlite.recover.before", Stage::Recovering),
     at("sqlite.recover.after", Stage::Recovering),
     at("sqlite.tapes.created", Stage::Opening),
