@@ -70,7 +70,7 @@ const fn at(name: &'static str, stage: Stage) -> Failpoint {
 }
 
 /// In the order in which a life comes to them.
-pub(crate) const ALL: [Failpoint; 53] = [
+pub(crate) const ALL: [Failpoint; 55] = [
     at("sqlite.create.before", Stage::Creating),
     at("sqlite.create.after", Stage::Creating),
     at("sqlite.migrate.before:1", Stage::Creating),
