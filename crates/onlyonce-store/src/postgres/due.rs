@@ -43,7 +43,7 @@ const DONE_MAX: usize = 256;
 const RESTS: u32 = 3;
 /// How often in a row, for one who asks: those who wait for an answer are not kept by a million rows.
 const TURNS_MAX: u32 = 64;
-/// A row lists what is due within one minute.
+/// A row of open records lists what is due within one minute; of completed ones, which nobody pages through, maybe more.
 const SPREAD_MICROS: i64 = 60_000_000;
 
 /// A row of the list.
@@ -75,7 +75,7 @@ pub(super) async fn turn(pool: &Pool) -> Result<(), Error> {
     let mut after = None;
     for _ in 0..TURNS_MAX {
         let began = Instant::now();
-        let rows = listed(pool, NEW, after, ROWS_MAX).await?;
+        let rows = rows(pool, NEW, after, ROWS_MAX).await?;
         list_anew(pool, NEW, &rows).await?;
         if rows.len() < ROWS_MAX {
             break;
@@ -101,21 +101,6 @@ async fn tell_done(pool: &Pool) -> Result<(), Error> {
     }
 }
 
-/// The next rows of a state that are due.
-pub(super) async fn rows(
-    pool: &Pool,
-    state: StateName,
-    after: Option<Place>,
-    limit: usize,
-) -> Result<Vec<Row>, Error> {
-    listed(pool, state.as_str(), after, limit).await
-}
-
-/// Lists the records of these rows anew, which stand in their order.
-pub(super) async fn list_again(pool: &Pool, state: StateName, rows: &[Row]) -> Result<(), Error> {
-    list_anew(pool, state.as_str(), rows).await
-}
-
 /// Up to `limit` ids in this state that are due, after the cursor, in the order they fell due. Rows that list anything
 /// else are listed anew.
 pub(super) async fn in_order(
@@ -130,12 +115,12 @@ pub(super) async fn in_order(
     let mut after = cursor.map(|(due_at, _)| (from(due_at), i64::MIN));
     let mut found = BTreeSet::new();
     loop {
-        let mut rows = rows(pool, state, after, ROWS_MAX).await?;
+        let mut rows = rows(pool, state.as_str(), after, ROWS_MAX).await?;
         after = rows.last().map(Row::place);
         let edge = after.filter(|_| rows.len() == ROWS_MAX);
         let due = look(pool, state, scope, &rows).await?;
         rows.retain(|row| row.ids.iter().any(|id| !due.contains_key(id)));
-        list_again(pool, state, &rows).await?;
+        list_anew(pool, state.as_str(), &rows).await?;
         let wanted = due.iter().filter_map(|(id, (due_at, is_wanted))| is_wanted.then_some((*due_at, *id)));
         found.extend(wanted.filter(|place| cursor.is_none_or(|cursor| *place > cursor)));
         // What the next rows list is due no sooner than they are.
@@ -168,14 +153,21 @@ async fn look(
     rows.iter().map(read).collect()
 }
 
-async fn listed(pool: &Pool, state: &str, after: Option<Place>, limit: usize) -> Result<Vec<Row>, Error> {
+/// The next rows that are due: of a state, or of what is new.
+pub(super) async fn rows(
+    pool: &Pool,
+    state: &str,
+    after: Option<Place>,
+    limit: usize,
+) -> Result<Vec<Row>, Error> {
     let (due_at, number) = after.map_or((None, 0), |(due_at, number)| (Some(Moment(due_at)), number));
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = pool.query(Verb::Listed, &[&state, &due_at, &number, &limit]).await?;
     rows.iter().map(Row::read).collect()
 }
 
-async fn list_anew(pool: &Pool, state: &str, rows: &[Row]) -> Result<(), Error> {
+/// Lists the records of these rows anew, which stand in their order.
+pub(super) async fn list_anew(pool: &Pool, state: &str, rows: &[Row]) -> Result<(), Error> {
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(()) };
     let (first, last) = (Moment(first.due_at), Moment(last.due_at));
     let numbers: Vec<i64> = rows.iter().map(|row| row.number).collect();

@@ -12,8 +12,9 @@ use onlyonce_core::time::Timestamp;
 
 use super::due::Place;
 
-/// More open records than this are not followed.
+/// More open records than this are not followed, nor more rows that are done: where nobody sweeps, nobody asks for them.
 const IDS_MAX: usize = 1 << 18;
+const DONE_MAX: usize = 1 << 16;
 
 /// The rows of one node.
 #[derive(Debug, Default)]
@@ -67,7 +68,9 @@ impl Followed {
         if row.left == 0 {
             let done = Done { due_at: place.0, number: place.1, expires_at: first };
             all.rows.remove(&place);
-            all.done.push(done);
+            if all.done.len() < DONE_MAX {
+                all.done.push(done);
+            }
         }
     }
 
@@ -105,6 +108,18 @@ mod tests {
         let done = Done { due_at: at(100), number: 7, expires_at: at(800) };
         assert_eq!(followed.take_done(9), [done]);
         assert_eq!(followed.take_done(9), [], "told once");
+    }
+
+    /// A node without workers grows no further.
+    #[test]
+    fn where_nobody_sweeps_it_is_bounded() {
+        let (followed, id) = (Followed::default(), Id([1; 32]));
+        for number in 0..2 * i64::try_from(DONE_MAX).unwrap() {
+            followed.listed(number, at(100), at(10), &[id]);
+            followed.completed(id, at(900));
+        }
+        assert_eq!(followed.take_done(usize::MAX).len(), DONE_MAX);
+        assert!(followed.lock().open.is_empty() && followed.lock().rows.is_empty());
     }
 
     #[test]

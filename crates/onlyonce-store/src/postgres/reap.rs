@@ -40,7 +40,7 @@ async fn delete_listed(pool: &Pool, limit: usize, expired: Expired) -> Result<us
     for state in MAY_EXPIRE {
         let mut after = None;
         while deleted < limit {
-            let mut rows = due::rows(pool, state, after, ROWS_MAX).await?;
+            let mut rows = due::rows(pool, state.as_str(), after, ROWS_MAX).await?;
             let listed = rows.iter().scan(0, |listed, row| {
                 *listed += row.ids.len();
                 Some(*listed)
@@ -61,7 +61,7 @@ async fn delete_listed(pool: &Pool, limit: usize, expired: Expired) -> Result<us
             // What somebody holds stays where it is, for the next time: listed anew it would come up again right now.
             if gone == wanted {
                 rows.retain(|row| row.ids.iter().any(|id| !stands.contains(id)));
-                due::list_again(pool, state, &rows).await?;
+                due::list_anew(pool, state.as_str(), &rows).await?;
             }
         }
     }
