@@ -34,10 +34,12 @@
 //!
 //! # Who drives
 //!
-//! Each batch is a task of its own, spawned by whoever finds a free place and something waiting: a caller that hands
-//! in a write, or a batch that has ended. The other way, a leader among the callers who flushes for all, saves a
-//! spawn, and must hand the flush over whenever the leader's client hangs up; a task belongs to no client. Nothing is
-//! left running: a task ends with its batch.
+//! A write that goes at once and alone is carried by its caller: no task, no channel, nobody to wake up. Where the caller
+//! goes away meanwhile, a task takes over.
+//!
+//! Every other batch is a task of its own, spawned by whoever finds a free place and something waiting: a caller that hands
+//! in a write, or a batch that has ended. It could be carried by one of its callers too, and would have to be handed over
+//! whenever that one goes away; a task belongs to no client. Nothing is left running: a task ends with its batch.
 //!
 //! The rules are in `queue.rs`, which knows no async; it and the tasks around it are tested on the schedules that
 //! `shuttle` makes up.
@@ -46,18 +48,16 @@ mod queue;
 mod sync;
 
 use std::fmt;
-use std::future::poll_fn;
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use onlyonce_core::record::Id;
 use tokio::sync::oneshot;
 
 use self::queue::Queue;
-use self::sync::{Mutex, lock, now, spawn, yield_now};
+use self::sync::{Mutex, lock, now, spawn, spawn_or_drop, yield_now};
 use crate::{Error, ErrorKind};
 
 /// How much goes together.
@@ -110,6 +110,10 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     ///
     /// Outside a tokio runtime.
     pub async fn submit(&self, id: Id, bytes: usize, item: T) -> Result<R, Error> {
+        let goes_alone = lock(&self.shared.queue).go_alone(id);
+        if goes_alone {
+            return Alone::new(&self.shared, id, item).await;
+        }
         self.hand_in(item, |queue, waiting| queue.push(id, bytes, waiting)).await
     }
 
@@ -162,40 +166,75 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
 
     fn launch(self: &Arc<Self>, batches: Vec<queue::Batch<Waiting<T, R>>>) {
         for batch in batches {
-            let mut flight = Flight {
-                shared: self.clone(),
-                ids: batch.ids,
-                items: Vec::new(),
-                callers: Vec::new(),
-                is_under_way: true,
-            };
-            for Waiting { item, caller } in batch.loads {
-                flight.items.push(item);
-                flight.callers.push(caller);
-            }
-            spawn(flight.fly());
+            let (items, callers) =
+                batch.loads.into_iter().map(|Waiting { item, caller }| (item, caller)).unzip();
+            spawn(Flight::new(self, batch.ids).fly(items, callers));
         }
     }
 
-    /// The answers of a flush, as many as there are items; a flush that panics has none to give.
-    async fn flush(&self, items: Vec<T>) -> Answers<R> {
+    fn flush(&self, items: Vec<T>) -> Flushing<R> {
         let rows = items.len();
-        let all_unanswered = |why| (0..rows).map(|_| Err(unanswered(why))).collect();
-        let Ok(mut flush) = catch_unwind(AssertUnwindSafe(|| (self.flush)(items))) else {
-            return all_unanswered("the flush panicked");
-        };
+        Flushing { rows, flush: catch_unwind(AssertUnwindSafe(|| (self.flush)(items))).ok() }
+    }
+}
+
+/// A flush under way: its answers, as many as there are items; one that panics has none to give.
+struct Flushing<R> {
+    rows: usize,
+    flush: Option<Pin<Box<dyn Future<Output = Answers<R>> + Send>>>,
+}
+
+impl<R> Future for Flushing<R> {
+    type Output = Answers<R>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answers<R>> {
+        let rows = self.rows;
+        let all_unanswered = |why| Poll::Ready((0..rows).map(|_| Err(unanswered(why))).collect());
+        let Some(flush) = &mut self.flush else { return all_unanswered("the flush panicked") };
         // Nothing of a flush is used after it has panicked.
-        let flush =
-            poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| flush.as_mut().poll(context))) {
-                Ok(Poll::Pending) => Poll::Pending,
-                Ok(Poll::Ready(answers)) => Poll::Ready(Some(answers)),
-                Err(_) => Poll::Ready(None),
-            });
-        match flush.await {
-            Some(answers) if answers.len() == rows => answers,
-            Some(_) => all_unanswered("the flush did not answer each of its rows"),
-            None => all_unanswered("the flush panicked"),
+        match catch_unwind(AssertUnwindSafe(|| flush.as_mut().poll(context))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(answers)) if answers.len() == rows => Poll::Ready(answers),
+            Ok(Poll::Ready(_)) => all_unanswered("the flush did not answer each of its rows"),
+            Err(_) => all_unanswered("the flush panicked"),
         }
+    }
+}
+
+/// A write that its caller carries. Dropped before its end, it is carried on by a task.
+struct Alone<T: Send + 'static, R: Send + 'static> {
+    /// None once it has landed, or was handed over.
+    under_way: Option<(Flight<T, R>, Flushing<R>)>,
+}
+
+impl<T: Send + 'static, R: Send + 'static> Alone<T, R> {
+    fn new(shared: &Arc<Shared<T, R>>, id: Id, item: T) -> Self {
+        let flight = Flight::new(shared, vec![id]);
+        flight.tell_size(1);
+        Self { under_way: Some((flight, shared.flush(vec![item]))) }
+    }
+}
+
+impl<T: Send + 'static, R: Send + 'static> Future for Alone<T, R> {
+    type Output = Result<R, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some((_, flushing)) = &mut self.under_way else { return Poll::Pending };
+        let Poll::Ready(mut answers) = Pin::new(flushing).poll(context) else { return Poll::Pending };
+        if let Some((mut flight, _)) = self.under_way.take() {
+            flight.land();
+        }
+        Poll::Ready(answers.pop().unwrap_or_else(|| Err(unanswered("the flush did not answer"))))
+    }
+}
+
+impl<T: Send + 'static, R: Send + 'static> Drop for Alone<T, R> {
+    fn drop(&mut self) {
+        let Some((mut flight, flushing)) = self.under_way.take() else { return };
+        spawn_or_drop(async move {
+            flushing.await;
+            flight.land();
+        });
     }
 }
 
@@ -203,25 +242,30 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
 struct Flight<T: Send + 'static, R: Send + 'static> {
     shared: Arc<Shared<T, R>>,
     ids: Vec<Id>,
-    items: Vec<T>,
-    callers: Vec<oneshot::Sender<Result<R, Error>>>,
     is_under_way: bool,
 }
 
 impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
-    async fn fly(mut self) {
-        // Of writes: how many share a commit.
+    fn new(shared: &Arc<Shared<T, R>>, ids: Vec<Id>) -> Self {
+        Self { shared: shared.clone(), ids, is_under_way: true }
+    }
+
+    /// Of writes: how many share a commit.
+    fn tell_size(&self, rows: usize) {
         if !self.ids.is_empty() {
-            let rows = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
-            metrics::histogram!("onlyonce_batch_size").record(rows);
+            metrics::histogram!("onlyonce_batch_size").record(u32::try_from(rows).unwrap_or(u32::MAX));
         }
+    }
+
+    async fn fly(mut self, items: Vec<T>, callers: Vec<oneshot::Sender<Result<R, Error>>>) {
+        self.tell_size(items.len());
         let sent_at = now();
-        let answers = self.shared.flush(mem::take(&mut self.items)).await;
+        let answers = self.shared.flush(items).await;
         let goes_on = lock(&self.shared.queue).answered(self.ids.len(), sent_at, now());
         if goes_on {
             self.land();
         }
-        for (caller, answer) in mem::take(&mut self.callers).into_iter().zip(answers) {
+        for (caller, answer) in callers.into_iter().zip(answers) {
             // A caller that went away does not want its answer.
             let _ = caller.send(answer);
         }

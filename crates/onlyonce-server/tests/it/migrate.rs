@@ -68,17 +68,17 @@ fn what_would_be_applied_is_shown_and_then_applied_once() {
     let (folder, url) = (Folder::new(), Server::shared().fresh_schema());
     let schema = schema_of(&url);
     let told = done(&folder.run(&["migrate", "--dry-run", "--store", &url]));
-    assert!(told.contains(": schema version 0, this release's is 5\n"), "{told}");
+    assert!(told.contains(": schema version 0, this release's is 6\n"), "{told}");
     assert!(told.contains("\nmigration 1 \"0001-records\"\n"), "{told}");
     assert!(told.contains(&format!("CREATE TABLE \"{schema}\".onlyonce_record (")), "{told}");
-    assert!(told.ends_with("would apply 5 migrations; nothing was changed\n"), "{told}");
+    assert!(told.ends_with("would apply 6 migrations; nothing was changed\n"), "{told}");
     assert_eq!(tables(schema), "0");
 
     let told = done(&folder.run(&["migrate", "--store", &url]));
-    assert!(told.ends_with("applied 5 migrations: schema version 5\n"), "{told}");
+    assert!(told.ends_with("applied 6 migrations: schema version 6\n"), "{told}");
     assert_eq!(tables(schema), "6");
     let told = done(&folder.run(&["migrate", "--store", &url]));
-    assert!(told.ends_with(": schema version 5, this release's is 5\nnothing to do\n"), "{told}");
+    assert!(told.ends_with(": schema version 6, this release's is 6\nnothing to do\n"), "{told}");
 }
 
 /// E02: what an upgrade asks of the nodes that still run is told with each step.
@@ -88,7 +88,8 @@ fn machines_are_told_the_same() {
     let schema = schema_of(&url);
     done(&folder.run(&["migrate", "--store", &url]));
     Server::shared().sql(&format!(
-        "DROP TABLE {schema}.onlyonce_due; DELETE FROM {schema}.onlyonce_migration WHERE number = 5;
+        "DROP TABLE {schema}.onlyonce_due; DELETE FROM {schema}.onlyonce_migration WHERE number >= 5;
+         ALTER TABLE {schema}.onlyonce_record DROP COLUMN look_at;
          CREATE INDEX onlyonce_record_by_due ON {schema}.onlyonce_record (state, due_at)"
     ));
     let told = done(&folder.run(&["migrate", "--dry-run", "--store", &url]));
@@ -99,14 +100,14 @@ fn machines_are_told_the_same() {
     let told = json(&folder.run(&["migrate", "--dry-run", "--json", "--store", &url]));
     assert_eq!(
         (&told["done"], &told["version"], &told["latest"]),
-        (&Value::from(false), &Value::from(4), &Value::from(5))
+        (&Value::from(false), &Value::from(4), &Value::from(6))
     );
     assert_eq!(told["migrations"][0]["name"], "0005-due");
     assert_eq!(told["migrations"][0]["needs"], 5);
     let told = json(&folder.run(&["migrate", "--json", "--store", &url]));
     assert_eq!(
         (&told["done"], &told["version_before"], &told["version"]),
-        (&true.into(), &4.into(), &5.into())
+        (&true.into(), &4.into(), &6.into())
     );
     let told = json(&folder.run(&["migrate", "--json", "--store", &url]));
     assert_eq!((&told["done"], &told["migrations"]), (&true.into(), &Value::Array(Vec::new())));
@@ -189,10 +190,10 @@ fn a_newer_schema_is_taken_where_it_says_so_and_else_refused() {
     let schema = schema_of(&url);
     done(&folder.run(&["migrate", "--store", &url]));
     Server::shared().sql(&format!(
-        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (6, '0006-later', '\\x00', 5)"
+        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (7, '0007-later', '\\x00', 5)"
     ));
     let told = done(&folder.run(&["migrate", "--store", &url]));
-    assert!(told.contains("schema version 6, this release's is 5\nit is a newer release's, which"), "{told}");
+    assert!(told.contains("schema version 7, this release's is 6\nit is a newer release's, which"), "{told}");
     Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 6 WHERE number = 6"));
     refused(&url, &["\"0006-later\" of a newer release", "upgrade this node"]);
     Server::shared().sql(&format!(

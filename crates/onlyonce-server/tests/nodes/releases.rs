@@ -16,7 +16,7 @@ fn migrate(site: &Site<'_>, needs: u32) {
     let schema = site.store.split_once("schema=").unwrap().1;
     site.server.sql(&format!(
         "SET search_path = {schema}; BEGIN; {ADDS}
-         INSERT INTO onlyonce_migration (number, name, checksum, needs) VALUES (6, '0006-later', '\\x06', {needs});
+         INSERT INTO onlyonce_migration (number, name, checksum, needs) VALUES (7, '0007-later', '\\x07', {needs});
          COMMIT"
     ));
 }
@@ -52,11 +52,11 @@ async fn an_older_node_does_not_start_on_a_schema_that_it_cannot_work_with() {
     let service = Service::open().await;
     let site = Site::new(&service, &[]);
     drop(site.node().await);
-    migrate(&site, 6);
+    migrate(&site, 7);
     let told = site.try_node().await.unwrap_err();
     assert!(told.contains("exit status: 2"), "{told}");
     assert!(
-        told.contains("\"0006-later\" of a newer release") && told.contains("upgrade this node"),
+        told.contains("\"0007-later\" of a newer release") && told.contains("upgrade this node"),
         "{told}"
     );
 }
@@ -68,7 +68,7 @@ async fn an_older_node_that_runs_stops_working_with_a_schema_that_it_cannot_work
     let site = Site::new(&service, &[]);
     let older = site.node().await;
     assert_eq!(pay(older.address, "before").await.unwrap().status, 201);
-    migrate(&site, 6);
+    migrate(&site, 7);
     let mut tries = 0;
     until("it refuses", async || {
         tries += 1;
@@ -87,7 +87,7 @@ async fn an_older_node_that_runs_stops_working_with_a_schema_that_it_cannot_work
     assert!(older.logged().iter().any(|line| line.contains("migrated by a newer release")), "it says why");
     // A migration that was taken back is no reason to stay away.
     let schema = site.store.split_once("schema=").unwrap().1;
-    site.server.sql(&format!("DELETE FROM {schema}.onlyonce_migration WHERE number = 6"));
+    site.server.sql(&format!("DELETE FROM {schema}.onlyonce_migration WHERE number = 7"));
     until("it works on", async || pay(older.address, "after").await.unwrap().status == 201).await;
     assert_eq!(service.calls("after"), 1);
 }

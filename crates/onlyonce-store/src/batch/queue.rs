@@ -84,7 +84,19 @@ impl<L> Queue<L> {
         }
     }
 
-    /// The same for what has no order: it waits for nothing but a place.
+    /// Takes a place for a write that goes at once and alone, where there is one: then it is under way.
+    pub(super) fn go_alone(&mut self, id: Id) -> bool {
+        let has_place = self.in_flight < self.limits.in_flight_max && self.rows_in_flight <= 1;
+        let goes = has_place && self.ready.is_empty() && !self.behind.contains_key(&id);
+        if goes {
+            self.behind.insert(id, VecDeque::new());
+            self.in_flight += 1;
+            self.rows_in_flight += 1;
+        }
+        goes
+    }
+
+    /// The same as [`Queue::push`] for what has no order: it waits for nothing but a place.
     pub(super) fn push_free(&mut self, bytes: usize, load: L) {
         self.ready.push_back(Entry { id: None, bytes, load });
     }

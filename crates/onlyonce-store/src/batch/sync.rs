@@ -18,6 +18,17 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nothing panics while it holds the queue")
 }
 
+/// Where there is no runtime any more, the task is dropped.
+#[cfg(not(test))]
+pub(super) fn spawn_or_drop(task: impl Future<Output = ()> + Send + 'static) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(task);
+    }
+}
+
+#[cfg(test)]
+pub(super) use spawn as spawn_or_drop;
+
 #[cfg(not(test))]
 pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(task);

@@ -2,6 +2,7 @@
 //! fails as a deadlock. In these tests the lock and the tasks are shuttle's; with tokio's they are in `tests/it`.
 
 use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use futures_util::future::{Either, select};
+use onlyonce_core::record::Id;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, SimpleQueryMessage, Socket, Statement};
@@ -55,6 +57,36 @@ impl Connection {
     ) -> Result<Vec<Row>, Error> {
         let statement = self.prepare(statements, verb).await?;
         self.wire.carry(self.client.query(&statement, parameters)).await
+    }
+
+    /// The rows of a statement; where it has none, those of a look at this record, which is sent right behind it. The look
+    /// is a statement of its own and begins when the first has been committed; where nobody needs it, nobody waits for it,
+    /// and what it finds is thrown away by who comes next.
+    pub(super) async fn query_or_look(
+        &mut self,
+        statements: &Statements,
+        verb: Verb,
+        parameters: &[&(dyn ToSql + Sync)],
+        id: Id,
+    ) -> Result<Vec<Row>, Error> {
+        let statement = self.prepare(statements, verb).await?;
+        let load = self.prepare(statements, Verb::Load).await?;
+        let id = &id.0[..];
+        let ids: [&(dyn ToSql + Sync); 1] = [&id];
+        let asked = pin!(self.client.query(&statement, parameters));
+        let looked = pin!(self.client.query(&load, &ids));
+        // They are answered in their order.
+        let answer = async {
+            match select(asked, looked).await {
+                Either::Left((Ok(rows), looked)) if rows.is_empty() => looked.await,
+                Either::Left((answer, _)) => answer,
+                Either::Right((looked, asked)) => match asked.await {
+                    Ok(rows) if rows.is_empty() => looked,
+                    answer => answer,
+                },
+            }
+        };
+        self.wire.carry(answer).await
     }
 
     /// A statement as this connection knows it.
@@ -132,7 +164,7 @@ impl Wire {
         for _ in 0..TURNS_MAX {
             let answer = asked(self, &mut Context::from_waker(&self.waker));
             if answer.is_ready() {
-                self.bell.leave();
+                self.bell.leave_for_good();
                 return answer;
             }
             self.listen();
@@ -205,6 +237,12 @@ impl Bell {
 
     fn leave(&self) {
         self.state.store(AWAY, Ordering::SeqCst);
+    }
+
+    /// The same, and it wakes nobody from now on: what comes next is for somebody else.
+    fn leave_for_good(&self) {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.leave();
     }
 
     /// False where it has rung meanwhile: one has to look again.

@@ -4,16 +4,17 @@
 //! listed beside the records, many in a row, and the list follows them later:
 //!
 //! ```text
-//!   a write that leaves a record open ──► new, due in ten seconds or when the record is
+//!   a lone insert ──────────────────────► lists itself (`look_at`), due in ten seconds or when the record is
+//!   a write that leaves a record open ──► new, due likewise
 //!                                          │ told by the node that wrote it (`followed.rs`), or looked at when it
-//!                                          │ is due, and listed anew by what has become of it
+//!                                          │ is due, and listed by what has become of it
 //!                     ┌────────────────────┼──────────────┐
 //!                     ▼                    ▼              ▼
 //!           running, unknown, …        completed       (gone: no longer listed)
 //!           due when they are       due when they expire
 //! ```
 //!
-//! 1. A record that is not completed is listed as new, or under its own state and not later than it is due.
+//! 1. A record that is not completed lists itself, is listed as new, or is under its own state; not later than it is due.
 //! 2. What has been completed is listed too, under whatever state it had when it was looked at: not later than it
 //!    expires, but where it is kept for less time than the list meant to wait, an hour at most or a lease.
 //! 3. A row may list what has changed since, and an id may be listed twice: what counts is the record.
@@ -39,6 +40,8 @@ const NEW: &str = "new";
 const ROWS_MAX: usize = 64;
 /// So many are told to be done at once: nobody looks into them.
 const DONE_MAX: usize = 256;
+/// So many records that list themselves are listed with others at once: each is written once more for it.
+const LONE_MAX: i64 = 128;
 /// How much longer than looking at what is new the rest after it is. It is what nodes leave that died, and nobody waits for it.
 const RESTS: u32 = 3;
 /// How often in a row, for one who asks: those who wait for an answer are not kept by a million rows.
@@ -68,10 +71,11 @@ impl Row {
     }
 }
 
-/// Tells the list which of its rows this node knows to be done; then looks at what is new and due, and lists it by what has
-/// become of it.
+/// Tells the list which of its rows this node knows to be done; then looks at what has listed itself or is new, and is due, and
+/// lists it by what has become of it.
 pub(super) async fn turn(pool: &Pool) -> Result<(), Error> {
     tell_done(pool).await?;
+    list_lone(pool).await?;
     let mut after = None;
     for _ in 0..TURNS_MAX {
         let began = Instant::now();
@@ -99,6 +103,18 @@ async fn tell_done(pool: &Pool) -> Result<(), Error> {
         pool.write(Verb::ListDone, &parameters).await?;
         tokio::time::sleep(began.elapsed()).await;
     }
+}
+
+async fn list_lone(pool: &Pool) -> Result<(), Error> {
+    for _ in 0..TURNS_MAX {
+        let began = Instant::now();
+        let rows = pool.write(Verb::ListLone, &[&LONE_MAX]).await?;
+        if rows.first().map_or(Ok(0), |row| column::<i64>(row, 0))? < LONE_MAX {
+            break;
+        }
+        tokio::time::sleep(began.elapsed() * RESTS).await;
+    }
+    Ok(())
 }
 
 /// Up to `limit` ids in this state that are due, after the cursor, in the order they fell due. Rows that list anything

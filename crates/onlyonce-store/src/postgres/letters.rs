@@ -8,7 +8,7 @@ use onlyonce_core::record::Token;
 use tokio_postgres::Row;
 
 use super::pool::Pool;
-use super::row::{column, micros};
+use super::row::{Span, column};
 use super::statement::Verb;
 use crate::Error;
 use crate::outbox::{Claimed, Message, Settled};
@@ -19,7 +19,7 @@ pub(super) async fn claim(
     lease: Duration,
     limit: usize,
 ) -> Result<Vec<Claimed>, Error> {
-    let (bytes, lease, limit) = (&token.0[..], micros(lease), i64::try_from(limit).unwrap_or(i64::MAX));
+    let (bytes, lease, limit) = (&token.0[..], Span::of(lease), i64::try_from(limit).unwrap_or(i64::MAX));
     let rows = pool.write(Verb::Claim, &[&bytes, &lease, &limit]).await?;
     let claimed = rows.iter().map(|row| {
         let delivery = u32::try_from(column::<i64>(row, 3)?).unwrap_or(u32::MAX);
@@ -34,7 +34,7 @@ pub(super) async fn settle(pool: &Pool, key: &str, token: Token, settled: &Settl
     let rows = match settled {
         Settled::Delivered { provider_id: _ } => pool.write(Verb::Deliver, &[&key, &token]).await?,
         Settled::Again { after, error } => {
-            let (after, error) = (micros(*after), &**error);
+            let (after, error) = (Span::of(*after), &**error);
             pool.write(Verb::Retry, &[&key, &token, &after, &error]).await?
         }
         Settled::Dead { error } => {

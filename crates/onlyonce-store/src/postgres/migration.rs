@@ -39,12 +39,13 @@ macro_rules! step {
     };
 }
 
-const ALL: [Step; 5] = [
+const ALL: [Step; 6] = [
     step!(1, "0001-records", needs 3),
     step!(2, "0002-messages", needs 3),
     step!(3, "0003-archive", needs 3),
     step!(4, "0004-epoch", needs 4),
     step!(5, "0005-due", needs 5),
+    step!(6, "0006-lone", needs 5),
 ];
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a handful of files")]
 const LATEST: i32 = ALL.len() as i32;

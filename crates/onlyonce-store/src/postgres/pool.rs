@@ -4,7 +4,7 @@
 //! has prepared, whether the server has said on it that a commit is in doubt, and that whoever leaves in the middle of
 //! an answer leaves it unusable.
 //!
-//! 1. A connection goes back only after a whole answer. One that was left in the middle, met a time-out or lost its
+//! 1. A connection goes back only after a whole answer; a look that nobody needs any more may still be under way. One that was left in the middle, met a time-out or lost its
 //!    server is closed. So is the line of the batches (`line.rs`), once those that are under way on it have ended: nobody who
 //!    comes later is sent there.
 //! 2. Nothing waits for ever: a place, a connection and an answer are waited for together, for one span.
@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use onlyonce_core::record::Id;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
@@ -115,7 +116,7 @@ impl Pool {
         verb: Verb,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Failure> {
-        self.in_time(self.ask(verb, parameters)).await
+        self.in_time(self.ask(verb, parameters, None)).await
     }
 
     /// The same for a statement that writes.
@@ -125,6 +126,16 @@ impl Pool {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Failure> {
         self.written(|| self.query(verb, parameters)).await
+    }
+
+    /// The same for one that may be lost to what stands there: then that answers, in the same trip.
+    pub(super) async fn write_or_look(
+        &self,
+        verb: Verb,
+        parameters: &[&(dyn ToSql + Sync)],
+        id: Id,
+    ) -> Result<Vec<Row>, Failure> {
+        self.written(|| self.in_time(self.ask(verb, parameters, Some(id)))).await
     }
 
     /// The same for a batch of so many rows.
@@ -169,10 +180,19 @@ impl Pool {
         timeout(self.patience, answer).await.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn ask(&self, verb: Verb, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
+    /// Where a statement has no row, and an id is given to look at: the row of that.
+    async fn ask(
+        &self,
+        verb: Verb,
+        parameters: &[&(dyn ToSql + Sync)],
+        or_look: Option<Id>,
+    ) -> Result<Vec<Row>, Failure> {
         let _place = acquired(&self.places).await;
         let mut connection = self.take().await.map_err(Failure::before_sending)?;
-        let answer = connection.query(&self.statements, verb, parameters).await;
+        let answer = match or_look {
+            None => connection.query(&self.statements, verb, parameters).await,
+            Some(id) => connection.query_or_look(&self.statements, verb, parameters, id).await,
+        };
         let (answer, may_be_used) = self.judged(answer, connection.is_in_doubt());
         if may_be_used {
             self.give_back(connection);
@@ -193,7 +213,7 @@ impl Pool {
                 Care::None => Verb::Batch,
                 Care::Taken => Verb::CarefulBatch,
             };
-            return self.ask(verb, parameters).await;
+            return self.ask(verb, parameters, None).await;
         }
         let mut asking = Asking { pool: self, line: &line, may_be_used: false };
         let answer = line.query(care, rows, parameters).await;

@@ -22,10 +22,8 @@ pub(super) struct Swap {
     pub(super) expected: Option<i64>,
     pub(super) revision: i64,
     pub(super) due_at: Option<Moment>,
-    /// In microseconds after the write.
-    pub(super) due_after: Option<i64>,
-    /// What it is listed under: at random, so that no two are listed alike.
-    pub(super) number: i64,
+    /// After the write.
+    pub(super) due_after: Option<Span>,
     pub(super) record: Vec<u8>,
     pub(super) messages: Vec<outbox::Message>,
     pub(super) next: Box<Draft>,
@@ -33,8 +31,8 @@ pub(super) struct Swap {
 
 /// What a row costs beside its record, about.
 const ROW_BYTES: usize = 256;
-/// Two hundred years. What is due later than that is due never, and the server's arithmetic stays exact.
-const DUE_AFTER_MAX: i64 = 200 * 365 * 86_400 * 1_000_000;
+/// Two hundred years. What is due later than that is due never, and the server can reckon with it.
+const SPAN_MAX: i64 = 200 * 365 * 86_400 * 1_000_000;
 
 impl Swap {
     pub(super) fn of(id: Id, change: Change) -> Self {
@@ -45,8 +43,7 @@ impl Swap {
             expected: expected.map(|revision| revision.0.cast_signed()),
             revision: revision.0.cast_signed(),
             due_at: due.at.map(Moment),
-            due_after: due.after_write.map(micros),
-            number: RandomState::new().build_hasher().finish().cast_signed(),
+            due_after: due.after_write.map(Span::of),
             record: codec::encode(&next),
             messages,
             next,
@@ -62,13 +59,19 @@ impl Swap {
     /// listed when it was open, and is found there before it expires, unless that is at once.
     pub(super) fn is_listed(&self) -> bool {
         let is_soon =
-            || self.due_at.is_some() || self.due_after.is_none_or(|after| after < micros(FIRST_LOOK));
+            || self.due_at.is_some() || self.due_after.is_none_or(|after| after < Span::of(FIRST_LOOK));
         self.expected.is_none() || self.next.state.name() != StateName::Completed || is_soon()
+    }
+
+    /// Whether the plain statement will do: nothing is written beside the record, and it is due a while after the write.
+    pub(super) fn is_plain(&self) -> bool {
+        let leaves_the_list = self.expected.is_none() || !self.is_listed();
+        self.messages.is_empty() && self.due_at.is_none() && leaves_the_list
     }
 
     /// When it is due, if it was written at this moment; as the server reckons it.
     pub(super) fn due(&self, written_at: Timestamp) -> Option<Timestamp> {
-        let after = self.due_after.map(|after| written_at.as_micros().saturating_add(after));
+        let after = self.due_after.map(|after| written_at.as_micros().saturating_add(after.0));
         let after = after.map(Timestamp::from_micros);
         self.due_at.map(|at| at.0).into_iter().chain(after).min()
     }
@@ -107,7 +110,7 @@ pub(super) struct Columns<'a> {
     pub(super) expected: Vec<Option<i64>>,
     pub(super) revisions: Vec<i64>,
     pub(super) due_at: Vec<Option<Moment>>,
-    pub(super) due_after: Vec<Option<i64>>,
+    pub(super) due_after: Vec<Option<Span>>,
     pub(super) states: Vec<&'static str>,
     pub(super) scopes: Vec<&'a [u8]>,
     pub(super) labels: Vec<Option<Cow<'a, str>>>,
@@ -147,9 +150,9 @@ fn unless_null<'a, T>(swaps: &[&'a Swap], column: impl Fn(&'a Swap) -> Option<T>
     if values.iter().all(Option::is_none) { Vec::new() } else { values }
 }
 
-/// In microseconds, as the server counts.
-pub(super) fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(DUE_AFTER_MAX)
+/// What a row of the list stands under: at random, so that no two are listed alike.
+pub(super) fn fresh_number() -> i64 {
+    RandomState::new().build_hasher().finish().cast_signed()
 }
 
 /// Text as the server takes it: it knows no NUL. The record itself is kept as it is.
@@ -232,6 +235,31 @@ impl ToSql for Moment {
 
     fn accepts(of: &Type) -> bool {
         *of == Type::TIMESTAMPTZ
+    }
+
+    to_sql_checked!();
+}
+
+/// A span of time on the wire, in microseconds: an interval without days and months.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Span(i64);
+
+impl Span {
+    pub(super) fn of(span: Duration) -> Self {
+        Self(i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(SPAN_MAX))
+    }
+}
+
+impl ToSql for Span {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        const DAYS_AND_MONTHS: [u8; 8] = [0; 8];
+        out.extend_from_slice(&self.0.to_be_bytes());
+        out.extend_from_slice(&DAYS_AND_MONTHS);
+        Ok(IsNull::No)
+    }
+
+    fn accepts(of: &Type) -> bool {
+        *of == Type::INTERVAL
     }
 
     to_sql_checked!();

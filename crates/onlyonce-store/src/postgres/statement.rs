@@ -26,9 +26,8 @@ pub(super) enum Verb {
     RaiseEpoch,
     Insert,
     Update,
-    UpdateAndList,
-    InsertWithMessages,
-    UpdateWithMessages,
+    InsertInFull,
+    UpdateInFull,
     Batch,
     CarefulBatch,
     ById,
@@ -38,6 +37,7 @@ pub(super) enum Verb {
     LoadDue,
     ListAnew,
     ListDone,
+    ListLone,
     Count,
     Delete,
     DeleteAndKeep,
@@ -58,9 +58,8 @@ impl Verb {
         Self::RaiseEpoch,
         Self::Insert,
         Self::Update,
-        Self::UpdateAndList,
-        Self::InsertWithMessages,
-        Self::UpdateWithMessages,
+        Self::InsertInFull,
+        Self::UpdateInFull,
         Self::Batch,
         Self::CarefulBatch,
         Self::ById,
@@ -70,6 +69,7 @@ impl Verb {
         Self::LoadDue,
         Self::ListAnew,
         Self::ListDone,
+        Self::ListLone,
         Self::Count,
         Self::Delete,
         Self::DeleteAndKeep,
@@ -109,18 +109,15 @@ fn text(verb: Verb) -> String {
         Verb::LoadMany => LOAD_MANY.to_owned(),
         Verb::Epoch => EPOCH.to_owned(),
         Verb::RaiseEpoch => RAISE_EPOCH.to_owned(),
-        Verb::Insert => format!("{INSERT},{} {INSERTED}", list_one("$11")),
+        Verb::Insert => INSERT.to_owned(),
         Verb::Update => UPDATE.to_owned(),
-        Verb::UpdateAndList => format!("WITH written AS ({UPDATE}),{} {UPDATED}", list_one("$10")),
-        Verb::InsertWithMessages => {
-            format!("{INSERT},{}{} {INSERTED}", list_one("$11"), messages(["$12", "$13", "$14"]))
+        Verb::InsertInFull => {
+            let beside = beside_one("$11", ["$12", "$13", "$14"]);
+            format!("{INSERT_IN_FULL},{beside} {INSERTED}")
         }
-        Verb::UpdateWithMessages => {
-            format!(
-                "WITH written AS ({UPDATE}),{}{} {UPDATED}",
-                list_one("$10"),
-                messages(["$11", "$12", "$13"])
-            )
+        Verb::UpdateInFull => {
+            let beside = beside_one("$10", ["$11", "$12", "$13"]);
+            format!("{UPDATE_IN_FULL},{beside} {UPDATED}")
         }
         Verb::Batch => BATCH.replace("{updates}", &format!("{UPDATES} locked {UPDATED_COLUMNS}")),
         Verb::CarefulBatch => {
@@ -132,8 +129,9 @@ fn text(verb: Verb) -> String {
         Verb::Listed => LISTED.to_owned(),
         Verb::Due => DUE.to_owned(),
         Verb::LoadDue => LOAD_DUE.to_owned(),
-        Verb::ListAnew => LIST_ANEW.to_owned(),
+        Verb::ListAnew => format!("{TAKEN},{FOUND},{} SELECT count(*) FROM taken", listed_anew("found")),
         Verb::ListDone => LIST_DONE.to_owned(),
+        Verb::ListLone => format!("{LONE},{} SELECT count(*) FROM lone", listed_anew("lone")),
         Verb::Count => COUNT.to_owned(),
         Verb::Delete => format!("{DELETE} {DELETED}"),
         Verb::DeleteAndKeep => format!("{DELETE}{KEEP} {DELETED}"),
@@ -173,16 +171,40 @@ const EPOCH: &str = "
 const RAISE_EPOCH: &str =
     "UPDATE {schema}.onlyonce_epoch SET epoch = epoch + 1 WHERE one = 1 RETURNING epoch";
 
-/// Relies on the primary key: where the id is taken, nothing is written. Where somebody inserts it right now, it waits
-/// for them; a row that is merely locked it does not wait for.
+/// One record, and nothing else: what a lone caller waits for. Relies on the primary key: where the id is taken, nothing is
+/// written. Where somebody inserts it right now, it waits for them; a row that is merely locked it does not wait for.
+/// It lists the record itself (due.rs): a row of the list would be a third of the work.
 ///
-/// id, revision, due at, due after (microseconds), state, scope, label, key, route, record
+/// id, revision, due after, state, scope, label, key, route, record, looked at after
 const INSERT: &str = "
+    INSERT INTO {schema}.onlyonce_record
+        (id, revision, written_at, due_at, state, scope, label, key, route, record, look_at)
+    VALUES ($1, $2, statement_timestamp(), statement_timestamp() + $3::interval,
+            $4, $5, $6, $7, $8, $9, statement_timestamp() + $10::interval)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING NULL::bigint, written_at";
+
+/// The same for a record that is there and stays listed where it is. Relies on the primary key, and on the row's lock: what it
+/// compares is what it writes. Scope and key are the id's, and stay. It does not show what it was lost to: that is rare
+/// where a key has one attempt, and takes a look of its own. Where the clock is behind the last stamp it writes nothing.
+///
+/// id, expected revision, revision, due after, state, label, route, record
+const UPDATE: &str = "
+    UPDATE {schema}.onlyonce_record
+    SET revision = $3, written_at = statement_timestamp(), due_at = statement_timestamp() + $4::interval,
+        state = $5, label = $6, route = $7, record = $8
+    WHERE id = $1 AND revision = $2 AND written_at <= statement_timestamp()
+    RETURNING NULL::bigint, written_at";
+
+/// The same with all there may be to it: a due time that is a moment, a row of the list, messages; and it shows what it was
+/// lost to.
+///
+/// id, revision, due at, due after, state, scope, label, key, route, record; and of what is written beside it
+const INSERT_IN_FULL: &str = "
     WITH written AS (
         INSERT INTO {schema}.onlyonce_record
             (id, revision, written_at, due_at, state, scope, label, key, route, record)
-        VALUES ($1, $2, statement_timestamp(),
-                least($3::timestamptz, statement_timestamp() + $4::bigint * interval '1 microsecond'),
+        VALUES ($1, $2, statement_timestamp(), least($3::timestamptz, statement_timestamp() + $4::interval),
                 $5, $6, $7, $8, $9, $10)
         ON CONFLICT (id) DO NOTHING
         RETURNING written_at, due_at
@@ -193,37 +215,31 @@ const INSERTED: &str = "
     SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
     FROM {schema}.onlyonce_record WHERE id = $1";
 
-/// Relies on the primary key, and on the row's lock: what it compares is what it writes. Scope and key are the id's,
-/// and stay. It does not show what it was lost to: that is rare where a key has one attempt, and takes a look of its own.
-///
-/// id, expected revision, revision, due at, due after (microseconds), state, label, route, record
-const UPDATE: &str = "
-    UPDATE {schema}.onlyonce_record AS record
-    SET revision = $3, written_at = greatest(statement_timestamp(), record.written_at),
-        due_at = least($4::timestamptz, greatest(statement_timestamp(), record.written_at)
-                                        + $5::bigint * interval '1 microsecond'),
-        state = $6, label = $7, route = $8, record = $9
-    WHERE record.id = $1 AND record.revision = $2
-    RETURNING NULL::bigint AS stands, record.written_at, record.due_at";
-/// The same, for what is written only with it.
-const UPDATED: &str = "SELECT stands, written_at FROM written";
+/// id, expected revision, revision, due at, due after, state, label, route, record; and of what is written beside it
+const UPDATE_IN_FULL: &str = "
+    WITH written AS (
+        UPDATE {schema}.onlyonce_record AS record
+        SET revision = $3, written_at = greatest(statement_timestamp(), record.written_at),
+            due_at = least($4::timestamptz, greatest(statement_timestamp(), record.written_at) + $5::interval),
+            state = $6, label = $7, route = $8, record = $9
+        WHERE record.id = $1 AND record.revision = $2
+        RETURNING record.written_at, record.due_at
+    )";
+const UPDATED: &str = "
+    SELECT NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM written
+    UNION ALL
+    SELECT revision, written_at, record, greatest(clock_timestamp(), written_at)
+    FROM {schema}.onlyonce_record WHERE id = $1 AND revision <> $2";
 
-/// With the record or not at all: when it is looked at for the first time (due.rs), under a number of its own.
-fn list_one(number: &str) -> String {
+/// With the record or not at all: when it is looked at for the first time (due.rs), under a number of its own; and its
+/// messages. Relies on their unique keys: a message that is there already is the same message, and is kept once.
+fn beside_one(number: &str, [keys, destinations, payloads]: [&str; 3]) -> String {
     format!(
         "
     listed AS (
         INSERT INTO {{schema}}.onlyonce_due (state, due_at, number, ids)
         SELECT 'new', least(due_at, written_at + {{first_look}}), {number}::bigint, ARRAY[$1::bytea] FROM written
-    )"
-    )
-}
-
-/// Relies on the messages' unique keys: a message that is there already is the same message, and is kept once. Where
-/// nothing was written there is nothing to store them with.
-fn messages([keys, destinations, payloads]: [&str; 3]) -> String {
-    format!(
-        ",
+    ),
     letters AS (
         INSERT INTO {{schema}}.onlyonce_outbox (key, destination, payload, due_at)
         SELECT message.key, message.destination, message.payload, written.written_at
@@ -250,9 +266,9 @@ const BATCH: &str = "
         INSERT INTO {schema}.onlyonce_record
             (id, revision, written_at, due_at, state, scope, label, key, route, record)
         SELECT id, revision, statement_timestamp(),
-               least(due_at, statement_timestamp() + due_after * interval '1 microsecond'),
+               least(due_at, statement_timestamp() + due_after),
                state, scope, label, key, route, record
-        FROM unnest($1::bytea[], $2::bigint[], $3::timestamptz[], $4::bigint[], $5::text[], $6::bytea[],
+        FROM unnest($1::bytea[], $2::bigint[], $3::timestamptz[], $4::interval[], $5::text[], $6::bytea[],
                     $7::text[], $8::text[], $9::text[], $10::bytea[])
             AS given (id, revision, due_at, due_after, state, scope, label, key, route, record)
         ON CONFLICT (id) DO NOTHING
@@ -261,8 +277,8 @@ const BATCH: &str = "
     updated AS (
         UPDATE {schema}.onlyonce_record AS record
         SET revision = locked.revision, written_at = greatest(statement_timestamp(), record.written_at),
-            due_at = least(locked.due_at, greatest(statement_timestamp(), record.written_at)
-                                          + locked.due_after * interval '1 microsecond'),
+            due_at = least(locked.due_at,
+                           greatest(statement_timestamp(), record.written_at) + locked.due_after),
             state = locked.state, label = locked.label, route = locked.route, record = locked.record
         FROM {updates}
         WHERE record.id = locked.id AND record.revision = locked.expected
@@ -289,7 +305,7 @@ const BATCH: &str = "
 
 /// What is to be updated, as it is given.
 const UPDATES: &str = "
-            unnest($11::bytea[], $12::bigint[], $13::bigint[], $14::timestamptz[], $15::bigint[], $16::text[],
+            unnest($11::bytea[], $12::bigint[], $13::bigint[], $14::timestamptz[], $15::interval[], $16::text[],
                    $17::text[], $18::text[], $19::bytea[], $20::boolean[]) AS";
 const UPDATED_COLUMNS: &str =
     "(id, expected, revision, due_at, due_after, state, label, route, record, is_listed)";
@@ -310,17 +326,21 @@ const BY_ID: &str = "
     WHERE id > $1 AND ($2::bytea IS NULL OR scope = $2) AND ($4::text IS NULL OR state = $4)
     ORDER BY id LIMIT $3";
 
-/// Relies on the list of what is due, and on the primary key. For states that few records are in: those are sorted.
+/// Relies on the list of what is due, on the index of what lists itself, and on the primary key. For states that few
+/// records are in: those are sorted.
 ///
 /// state, after id, scope, limit
 const BY_STATE: &str = "
     WITH few AS MATERIALIZED (
-        SELECT DISTINCT record.id
+        SELECT record.id
         FROM {schema}.onlyonce_due AS due CROSS JOIN LATERAL unnest(due.ids) AS listed (id)
             JOIN {schema}.onlyonce_record AS record ON record.id = listed.id
         WHERE due.state IN ($1, 'new') AND listed.id > $2
           AND record.state = $1 AND ($3::bytea IS NULL OR record.scope = $3)
-        ORDER BY record.id LIMIT $4
+        UNION
+        SELECT id FROM {schema}.onlyonce_record
+        WHERE look_at IS NOT NULL AND id > $2 AND state = $1 AND ($3::bytea IS NULL OR scope = $3)
+        ORDER BY id LIMIT $4
     )
     SELECT record.id, record.revision, record.written_at, record.record,
            greatest(clock_timestamp(), record.written_at), record.due_at
@@ -352,15 +372,15 @@ const LOAD_DUE: &str = "
     FROM {schema}.onlyonce_record
     WHERE id = ANY($1::bytea[]) AND state = ANY($2::text[]) AND due_at <= (SELECT clock_timestamp())";
 
-/// Lists the records of some rows anew, each where it stands now; those that are gone no longer. What is never due is
-/// looked at again in an hour. Relies on both primary keys; rows that somebody else is at are left to them. A record
-/// that changes meanwhile is listed by that change, or is completed and found where it was listed here.
+/// Lists the records of some rows anew, each where it stands now; those that are gone no longer. Relies on both primary
+/// keys; rows that somebody else is at are left to them. A record that changes meanwhile is listed by that change, or is
+/// completed and found where it was listed here.
 ///
 /// The rows lie beside each other: they are read as a stretch of the list, not joined with. How many are new right now no
 /// statistics know, and a join would be planned for one.
 ///
 /// state, first due time, last due time, numbers
-const LIST_ANEW: &str = "
+const TAKEN: &str = "
     WITH held AS MATERIALIZED (
         SELECT number FROM {schema}.onlyonce_due
         WHERE state = $1 AND due_at >= $2 AND due_at <= $3 AND number = ANY($4::bigint[])
@@ -370,23 +390,49 @@ const LIST_ANEW: &str = "
         DELETE FROM {schema}.onlyonce_due
         WHERE state = $1 AND due_at >= $2 AND due_at <= $3 AND number IN (SELECT number FROM held)
         RETURNING ids
-    ),
+    )";
+const FOUND: &str = "
     found AS (
-        SELECT record.id, record.state, coalesce(record.due_at, clock_timestamp() + interval '1 hour') AS due_at
+        SELECT record.id, record.state, record.due_at
         FROM (SELECT DISTINCT listed.id FROM taken CROSS JOIN LATERAL unnest(taken.ids) AS listed (id)) AS listed
             JOIN {schema}.onlyonce_record AS record ON record.id = listed.id
+    )";
+
+/// Lists records that have listed themselves, and no longer do. Relies on the index of those, read in its order; what
+/// somebody holds is left to them, and to the next time.
+///
+/// limit
+const LONE: &str = "
+    WITH held AS MATERIALIZED (
+        SELECT id FROM {schema}.onlyonce_record
+        WHERE look_at <= (SELECT clock_timestamp())
+        ORDER BY look_at LIMIT $1
+        FOR UPDATE SKIP LOCKED
     ),
+    lone AS (
+        UPDATE {schema}.onlyonce_record AS record SET look_at = NULL
+        FROM held WHERE record.id = held.id
+        RETURNING record.id, record.state, record.due_at
+    )";
+
+/// Rows of the list for these records. What is never due is looked at again in an hour.
+fn listed_anew(records: &str) -> String {
+    format!(
+        "
     placed AS (
         SELECT id, state, due_at,
                row_number() OVER (PARTITION BY state, date_trunc('minute', due_at) ORDER BY due_at) AS place
-        FROM found
+        FROM (
+            SELECT id, state, coalesce(due_at, clock_timestamp() + interval '1 hour') AS due_at FROM {records}
+        ) AS record
     ),
     again AS (
-        INSERT INTO {schema}.onlyonce_due (state, due_at, ids)
+        INSERT INTO {{schema}}.onlyonce_due (state, due_at, ids)
         SELECT state, min(due_at), array_agg(id) FROM placed
         GROUP BY state, date_trunc('minute', due_at), place - place % 48
+    )"
     )
-    SELECT count(*) FROM taken";
+}
 
 /// New rows, all of whose records are completed, are due when the first of those expires. A stretch of the list, as above.
 ///
@@ -397,13 +443,15 @@ const LIST_DONE: &str = "
 
 /// All that is not completed is listed; the rest is completed, and only counted.
 const COUNT: &str = "
-    WITH open AS (
-        SELECT record.state, count(DISTINCT record.id) AS records
+    WITH listed AS (
+        SELECT record.id, record.state
         FROM {schema}.onlyonce_due AS due CROSS JOIN LATERAL unnest(due.ids) AS listed (id)
             JOIN {schema}.onlyonce_record AS record ON record.id = listed.id
         WHERE due.state IN ('new', 'pending', 'running', 'retryable', 'unknown') AND record.state <> 'completed'
-        GROUP BY record.state
-    )
+        UNION
+        SELECT id, state FROM {schema}.onlyonce_record WHERE look_at IS NOT NULL AND state <> 'completed'
+    ),
+    open AS (SELECT state, count(*) AS records FROM listed GROUP BY state)
     SELECT state, records FROM open
     UNION ALL
     SELECT 'completed', (SELECT count(*) FROM {schema}.onlyonce_record)
@@ -444,7 +492,7 @@ const ARCHIVED: &str = "
 
 /// Relies on the messages' index by due time; what another relay claims right now is skipped.
 ///
-/// token, lease (microseconds), limit
+/// token, lease, limit
 const CLAIM: &str = "
     WITH due AS MATERIALIZED (
         SELECT number, due_at FROM {schema}.onlyonce_outbox
@@ -455,7 +503,7 @@ const CLAIM: &str = "
     claimed AS (
         UPDATE {schema}.onlyonce_outbox AS message
         SET token = $1, delivery = delivery + 1,
-            due_at = clock_timestamp() + $2::bigint * interval '1 microsecond'
+            due_at = clock_timestamp() + $2::interval
         FROM due WHERE message.number = due.number
         RETURNING due.due_at AS was_due_at, message.number, message.key, message.destination,
                   message.payload, message.delivery
@@ -469,10 +517,10 @@ const CLAIM: &str = "
 const DELIVER: &str = "
     DELETE FROM {schema}.onlyonce_outbox WHERE key = $1 AND token = $2 RETURNING number";
 
-/// key, token, pause (microseconds), error
+/// key, token, pause, error
 const RETRY: &str = "
     UPDATE {schema}.onlyonce_outbox
-    SET token = NULL, due_at = clock_timestamp() + $3::bigint * interval '1 microsecond', errors = errors || $4::text
+    SET token = NULL, due_at = clock_timestamp() + $3::interval, errors = errors || $4::text
     WHERE key = $1 AND token = $2 RETURNING number";
 
 /// key, token, error

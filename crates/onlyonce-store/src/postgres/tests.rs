@@ -37,7 +37,8 @@ impl Subject {
                     '\\x01', NULL, 'k' || n, NULL, sha256(n::text::bytea)
              FROM generate_series(1, {ROWS}) AS n;
              INSERT INTO {schema}.onlyonce_due (state, due_at, ids)
-             SELECT state, due_at, ARRAY[id] FROM {schema}.onlyonce_record"
+             SELECT state, due_at, ARRAY[id] FROM {schema}.onlyonce_record;
+             UPDATE {schema}.onlyonce_record SET look_at = clock_timestamp() + interval '9 s' WHERE revision % 100 = 0"
         ));
         Server::shared().sql(&format!(
             "INSERT INTO {schema}.onlyonce_outbox (key, destination, payload, due_at)
@@ -71,25 +72,24 @@ fn arguments(verb: Verb) -> String {
     let id = "'\\x0102'::bytea";
     let hundred = |kind: &str, value: &str| format!("array_fill({value}::{kind}, ARRAY[100])");
     let ids = hundred("bytea", id);
-    let row = "NULL, 9, 'running'";
+    let row = "NULL, '9 s', 'running'";
     match verb {
         Verb::Load | Verb::Confirm => id.to_owned(),
         Verb::LoadMany => format!("{ids}, 65536"),
         Verb::Epoch | Verb::RaiseEpoch | Verb::Count => String::new(),
-        Verb::Insert => format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}, 1"),
-        Verb::InsertWithMessages => {
+        Verb::Insert => format!("{id}, 1, '9 s', 'running', {id}, NULL, 'k', NULL, {id}, '9 s'"),
+        Verb::InsertInFull => {
             format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}, 1, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
         }
-        Verb::Update => format!("{id}, 1, 2, {row}, NULL, NULL, {id}"),
-        Verb::UpdateAndList => format!("{id}, 1, 2, {row}, NULL, NULL, {id}, 1"),
-        Verb::UpdateWithMessages => {
+        Verb::Update => format!("{id}, 1, 2, '9 s', 'completed', NULL, NULL, {id}"),
+        Verb::UpdateInFull => {
             format!("{id}, 1, 2, {row}, NULL, NULL, {id}, 1, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
         }
         Verb::Batch | Verb::CarefulBatch => [
             ids.clone(),
             hundred("bigint", "2"),
             hundred("timestamptz", "NULL"),
-            hundred("bigint", "9"),
+            hundred("interval", "'9 s'"),
             hundred("text", "'running'"),
             hundred("bytea", id),
             hundred("text", "NULL"),
@@ -100,7 +100,7 @@ fn arguments(verb: Verb) -> String {
             hundred("bigint", "1"),
             hundred("bigint", "2"),
             hundred("timestamptz", "NULL"),
-            hundred("bigint", "9"),
+            hundred("interval", "'9 s'"),
             hundred("text", "'completed'"),
             hundred("text", "NULL"),
             hundred("text", "NULL"),
@@ -116,25 +116,25 @@ fn arguments(verb: Verb) -> String {
         Verb::LoadDue => format!("{ids}, ARRAY['running', 'completed']"),
         Verb::ListAnew => format!("'new', '2000-01-01', '2000-01-02', {}", hundred("bigint", "1")),
         Verb::ListDone => format!("'2000-01-01', '2000-01-02', {}, '2000-01-03'", hundred("bigint", "1")),
+        Verb::ListLone => "128".to_owned(),
         Verb::Delete | Verb::DeleteAndKeep => format!("{ids}, {}", hundred("bigint", "1")),
         Verb::Archived => format!("{id}, 10"),
-        Verb::Claim => format!("{id}, 9, 10"),
+        Verb::Claim => format!("{id}, '9 s', 10"),
         Verb::Deliver => format!("'m', {id}"),
-        Verb::Retry => format!("'m', {id}, 9, 'busy'"),
+        Verb::Retry => format!("'m', {id}, '9 s', 'busy'"),
         Verb::Bury => format!("'m', {id}, 'gone'"),
         Verb::DeadLetters => "10".to_owned(),
     }
 }
 
-const HOT: [Verb; 10] = [
+const HOT: [Verb; 9] = [
     Verb::Load,
     Verb::Confirm,
     Verb::LoadMany,
     Verb::Insert,
     Verb::Update,
-    Verb::UpdateAndList,
-    Verb::InsertWithMessages,
-    Verb::UpdateWithMessages,
+    Verb::InsertInFull,
+    Verb::UpdateInFull,
     Verb::Batch,
     Verb::CarefulBatch,
 ];
@@ -172,7 +172,10 @@ async fn what_goes_on_behind_the_requests_goes_by_index() {
         (Verb::ListAnew, "onlyonce_due_pkey"),
         (Verb::ListAnew, "onlyonce_record_pkey"),
         (Verb::ListDone, "onlyonce_due_pkey"),
+        (Verb::ListLone, "onlyonce_record_by_look"),
+        (Verb::ListLone, "onlyonce_record_pkey"),
         (Verb::ByState, "onlyonce_due_pkey"),
+        (Verb::ByState, "onlyonce_record_by_look"),
         (Verb::ByState, "onlyonce_record_pkey"),
         (Verb::ById, "onlyonce_record_pkey"),
         (Verb::Delete, "onlyonce_record_pkey"),

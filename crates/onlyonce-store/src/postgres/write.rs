@@ -7,7 +7,8 @@
 //!      └─ with messages ─► alone ◄──────────────────────┘
 //! ```
 //!
-//! A lone insert that is lost shows what it was lost to; a lone update does not, and what stands there is looked at then.
+//! A lone write is a plain statement. An insert that is lost shows what it was lost to: a look is sent right behind it, and is
+//! not waited for where it was won. An update that is lost goes alone, which shows it.
 //!
 //! A batch does not wait for one row. The first that meets a row that somebody holds gives up after a moment and is sent
 //! once more, without such rows; and so are those of the next minute, at once. What was skipped, what could not be inserted
@@ -24,10 +25,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::care::Care;
-use super::doubt::Mark;
 use super::failure::{Failure, Left};
 use super::pool::Pool;
-use super::row::{self, Columns, Moment, Stored, Swap, column};
+use super::row::{self, Columns, Moment, Span, Stored, Swap, column};
 use super::statement::{FIRST_LOOK, Verb};
 use crate::{Error, ErrorKind, Swapped};
 
@@ -43,28 +43,28 @@ pub(super) enum Answer {
 }
 
 /// Writes what was handed in together.
-pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer, Error>> {
-    let mark = pool.doubts.mark();
-    let asked = match &swaps[..] {
-        [swap] => one(pool, swap).await,
-        swaps => many(pool, swaps).await,
-    };
-    match asked {
+pub(super) async fn together(pool: &Pool, mut swaps: Vec<Swap>) -> Vec<Result<Answer, Error>> {
+    if swaps.len() == 1
+        && let Some(swap) = swaps.pop()
+    {
+        return vec![lone(pool, swap).await];
+    }
+    let (mark, number) = (pool.doubts.mark(), row::fresh_number());
+    match many(pool, &swaps, number).await {
         Ok(rows) => {
-            settle(pool, mark, &rows);
-            follow(pool, &swaps, &rows);
+            if rows.iter().any(|(_, found)| matches!(found, Found::Written(_))) {
+                pool.doubts.settle(mark);
+            }
+            follow(pool, number, &swaps, &rows);
             let mut answers = Answers::of(rows);
-            let shows = pool.doubts.are_settled();
-            // What stands there is not shown on doubt: that takes a look of its own.
-            let mut found = |id| answers.take(id).filter(|found| shows || matches!(found, Found::Written(_)));
-            swaps.into_iter().map(|swap| answer(found(swap.id), swap)).collect()
+            swaps.into_iter().map(|swap| answer(pool, answers.take(swap.id), swap)).collect()
         }
         Err(failure) => {
             // A row that is held, or refused for what it is, must not take the others with it. A server in trouble
             // would refuse each of them as well.
             let goes_alone = match failure.left {
                 Left::Busy | Left::Again => true,
-                Left::Nothing => swaps.len() > 1 && failure.kind == ErrorKind::Other,
+                Left::Nothing => failure.kind == ErrorKind::Other,
                 Left::Doubt => false,
             };
             let told =
@@ -74,26 +74,46 @@ pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer
     }
 }
 
-fn answer(found: Option<Found>, swap: Swap) -> Result<Answer, Error> {
+/// Writes what nothing came along with, by the plain statement where that will do.
+async fn lone(pool: &Pool, swap: Swap) -> Result<Answer, Error> {
+    let mark = pool.doubts.mark();
+    let asked = if swap.is_plain() { plain(pool, &swap).await } else { in_full(pool, &swap).await };
+    let found = match asked {
+        Ok(found) => found,
+        Err(failure) if matches!(failure.left, Left::Busy | Left::Again) => {
+            return Ok(Answer::Alone(Box::new(swap)));
+        }
+        Err(failure) => return Err(failure.error()),
+    };
+    if let Some(Found::Written(written_at)) = found {
+        pool.doubts.settle(mark);
+        followed(pool, &swap, written_at);
+    }
+    answer(pool, found, swap)
+}
+
+fn answer(pool: &Pool, found: Option<Found>, swap: Swap) -> Result<Answer, Error> {
     match found {
         Some(Found::Written(written_at)) => Ok(Answer::Swapped(swap.applied(written_at))),
-        Some(Found::Stands(stored)) => Ok(Answer::Swapped(Swapped::Lost(Some(stored?.seen()?)))),
-        None => Ok(Answer::Alone(Box::new(swap))),
+        Some(Found::Stands(stored)) if pool.doubts.are_settled() => {
+            Ok(Answer::Swapped(Swapped::Lost(Some(stored?.seen()?))))
+        }
+        // What stands there is not shown on doubt: that takes a look of its own.
+        Some(Found::Stands(_)) | None => Ok(Answer::Alone(Box::new(swap))),
     }
 }
 
 /// Writes one row, and waits for whoever holds it as long as the pool's lock time-out allows.
-pub(super) async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
+pub(super) async fn alone(pool: &Pool, mut swap: Swap) -> Result<Swapped, Error> {
     for _ in 0..LOOKS_MAX {
         let mark = pool.doubts.mark();
-        let rows = one(pool, &swap).await?;
-        settle(pool, mark, &rows);
-        match Answers::of(rows).take(swap.id) {
-            Some(Found::Written(written_at)) => return Ok(swap.applied(written_at)),
-            Some(Found::Stands(stored)) if pool.doubts.are_settled() => {
-                return Ok(Swapped::Lost(Some(stored?.seen()?)));
-            }
-            Some(Found::Stands(_)) | None => {}
+        let found = in_full(pool, &swap).await?;
+        if let Some(Found::Written(_)) = found {
+            pool.doubts.settle(mark);
+        }
+        match answer(pool, found, swap)? {
+            Answer::Swapped(swapped) => return Ok(swapped),
+            Answer::Alone(again) => swap = *again,
         }
         // The row changed while the statement ran, and is neither written nor seen; or it is not to be shown yet.
         let seen = load(pool, swap.id).await?;
@@ -124,15 +144,8 @@ pub(super) async fn load(pool: &Pool, id: Id) -> Result<Option<Stored>, Error> {
     read(&rows)
 }
 
-/// What was written is confirmed, and with it all that was written before.
-fn settle(pool: &Pool, mark: Mark, rows: &[(Id, Found)]) {
-    if rows.iter().any(|(_, found)| matches!(found, Found::Written(_))) {
-        pool.doubts.settle(mark);
-    }
-}
-
-/// Remembers what a statement has listed, and what it has completed.
-fn follow(pool: &Pool, swaps: &[Swap], rows: &[(Id, Found)]) {
+/// Remembers what a batch has listed under its number, and what it has completed.
+fn follow(pool: &Pool, number: i64, swaps: &[Swap], rows: &[(Id, Found)]) {
     let written = |(id, found): &(Id, Found)| match found {
         Found::Written(written_at) => Some((*id, *written_at)),
         Found::Stands(_) => None,
@@ -143,8 +156,8 @@ fn follow(pool: &Pool, swaps: &[Swap], rows: &[(Id, Found)]) {
         let Some(written_at) = written.get(&swap.id) else { continue };
         if swap.is_listed() {
             listed.push((swap, *written_at));
-        } else if let Some(expires_at) = swap.due(*written_at) {
-            pool.followed.completed(swap.id, expires_at);
+        } else {
+            followed(pool, swap, *written_at);
         }
     }
     // A row that lists what was there before is left to who looks.
@@ -155,8 +168,15 @@ fn follow(pool: &Pool, swaps: &[Swap], rows: &[(Id, Found)]) {
     let due_at = listed.iter().filter_map(|(swap, written_at)| swap.due(*written_at)).min();
     let due_at = due_at.map_or(now.plus(FIRST_LOOK), |due_at| due_at.min(now.plus(FIRST_LOOK)));
     let ids: Vec<Id> = listed.iter().map(|(swap, _)| swap.id).collect();
-    if let Some(first) = swaps.first() {
-        pool.followed.listed(first.number, due_at, now, &ids);
+    pool.followed.listed(number, due_at, now, &ids);
+}
+
+/// The same for a lone write, which lists itself or is left to who looks: only a completion is worth remembering.
+fn followed(pool: &Pool, swap: &Swap, written_at: Timestamp) {
+    if !swap.is_listed()
+        && let Some(expires_at) = swap.due(written_at)
+    {
+        pool.followed.completed(swap.id, expires_at);
     }
 }
 
@@ -188,73 +208,70 @@ impl Answers {
     }
 }
 
-async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<(Id, Found)>, Failure> {
+/// One record by itself. An insert that is lost is shown what stands there in the same trip; an update is not.
+async fn plain(pool: &Pool, swap: &Swap) -> Result<Option<Found>, Failure> {
+    let (id, state, scope) = (&swap.id.0[..], swap.state(), swap.scope());
+    let (label, key, route) = (swap.label(), swap.key(), swap.route());
+    let rows = match &swap.expected {
+        None => {
+            let first_look = Span::of(FIRST_LOOK);
+            let look_after = swap.due_after.map_or(first_look, |due_after| due_after.min(first_look));
+            let parameters: [&(dyn ToSql + Sync); 10] = [
+                &id,
+                &swap.revision,
+                &swap.due_after,
+                &state,
+                &scope,
+                &label,
+                &key,
+                &route,
+                &swap.record,
+                &look_after,
+            ];
+            pool.write_or_look(Verb::Insert, &parameters, swap.id).await?
+        }
+        Some(expected) => {
+            let parameters: [&(dyn ToSql + Sync); 8] =
+                [&id, expected, &swap.revision, &swap.due_after, &state, &label, &route, &swap.record];
+            pool.write(Verb::Update, &parameters).await?
+        }
+    };
+    Ok(rows.first().map(|row| found(swap.id, row, 0)))
+}
+
+/// One record with all there may be to it, listed anew.
+async fn in_full(pool: &Pool, swap: &Swap) -> Result<Option<Found>, Failure> {
     let keys: Vec<&str> = swap.messages.iter().map(|message| &*message.key).collect();
     let destinations: Vec<&str> = swap.messages.iter().map(|message| &*message.destination).collect();
     let payloads: Vec<&[u8]> = swap.messages.iter().map(|message| &message.payload[..]).collect();
     let (id, state, scope) = (&swap.id.0[..], swap.state(), swap.scope());
     let (label, key, route) = (swap.label(), swap.key(), swap.route());
-    let (has_messages, messages): (bool, [&(dyn ToSql + Sync); 3]) =
-        (!swap.messages.is_empty(), [&keys, &destinations, &payloads]);
-    let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&id];
-    let verb = match (&swap.expected, has_messages) {
-        (None, false) => Verb::Insert,
-        (None, true) => Verb::InsertWithMessages,
-        (Some(_), false) if swap.is_listed() => Verb::UpdateAndList,
-        (Some(_), false) => Verb::Update,
-        (Some(_), true) => Verb::UpdateWithMessages,
+    let number = row::fresh_number();
+    let (verb, mut parameters): (Verb, Vec<&(dyn ToSql + Sync)>) = match &swap.expected {
+        None => (
+            Verb::InsertInFull,
+            vec![&id, &swap.revision, &swap.due_at, &swap.due_after, &state, &scope, &label, &key],
+        ),
+        Some(expected) => (
+            Verb::UpdateInFull,
+            vec![&id, expected, &swap.revision, &swap.due_at, &swap.due_after, &state, &label],
+        ),
     };
-    match &swap.expected {
-        None => parameters.extend([
-            &swap.revision as &(dyn ToSql + Sync),
-            &swap.due_at,
-            &swap.due_after,
-            &state,
-            &scope,
-            &label,
-            &key,
-            &route,
-            &swap.record,
-        ]),
-        Some(expected) => parameters.extend([
-            expected as &(dyn ToSql + Sync),
-            &swap.revision,
-            &swap.due_at,
-            &swap.due_after,
-            &state,
-            &label,
-            &route,
-            &swap.record,
-        ]),
-    }
-    if verb != Verb::Update {
-        parameters.push(&swap.number);
-    }
-    if has_messages {
-        parameters.extend(messages);
-    }
+    let rest: [&(dyn ToSql + Sync); 6] = [&route, &swap.record, &number, &keys, &destinations, &payloads];
+    parameters.extend(rest);
     let rows = pool.write(verb, &parameters).await?;
-    match swap.expected {
-        Some(expected) if rows.is_empty() => lost_to(pool, swap.id, expected).await,
-        _ => Ok(rows.iter().map(|row| (swap.id, found(swap.id, row, 0))).collect()),
-    }
-}
-
-/// What an update that wrote nothing was lost to: nothing to tell where the row is gone, or is what was expected by now.
-async fn lost_to(pool: &Pool, id: Id, expected: i64) -> Result<Vec<(Id, Found)>, Failure> {
-    let rows = pool.query(Verb::Load, &[&&id.0[..]]).await?;
-    let is_other = |row: &&Row| column::<i64>(row, 0).ok() != Some(expected);
-    Ok(rows.iter().filter(is_other).map(|row| (id, found(id, row, 0))).collect())
+    // One row, but where it was deleted between the beginning of the statement and its insert: then it was written, and that
+    // comes first.
+    Ok(rows.first().map(|row| found(swap.id, row, 0)))
 }
 
 /// In the order of ids: rows are locked in that order.
-async fn many(pool: &Pool, swaps: &[Swap]) -> Result<Vec<(Id, Found)>, Failure> {
+async fn many(pool: &Pool, swaps: &[Swap], number: i64) -> Result<Vec<(Id, Found)>, Failure> {
     let mut sorted: Vec<&Swap> = swaps.iter().collect();
     sorted.sort_unstable_by_key(|swap| swap.id.0);
     let (inserts, updates): (Vec<&Swap>, Vec<&Swap>) =
         sorted.into_iter().partition(|swap| swap.expected.is_none());
     let (inserts, updates) = (Columns::of(&inserts), Columns::of(&updates));
-    let number = swaps.first().map_or(0, |swap| swap.number);
     let parameters: [&(dyn ToSql + Sync); 21] = [
         &inserts.ids,
         &inserts.revisions,

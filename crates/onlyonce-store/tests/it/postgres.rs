@@ -3,6 +3,7 @@
 mod batches;
 mod due;
 mod line;
+mod lone;
 mod looks;
 mod migrations;
 mod refusals;

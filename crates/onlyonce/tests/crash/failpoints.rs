@@ -70,7 +70,7 @@ const fn at(name: &'static str, stage: Stage) -> Failpoint {
 }
 
 /// In the order in which a life comes to them.
-pub(crate) const ALL: [Failpoint; 55] = [
+pub(crate) const ALL: [Failpoint; 57] = [
     at("sqlite.create.before", Stage::Creating),
     at("sqlite.create.after", Stage::Creating),
     at("sqlite.migrate.before:1", Stage::Creating),
@@ -91,6 +91,8 @@ pub(crate) const ALL: [Failpoint; 55] = [
     at("postgres.migrate.after:4", Stage::Creating),
     at("postgres.migrate.before:5", Stage::Creating),
     at("postgres.migrate.after:5", Stage::Creating),
+    at("postgres.migrate.before:6", Stage::Creating),
+    at("postgres.migrate.after:6", Stage::Creating),
     at("sqlite.recover.before", Stage::Recovering),
     at("sqlite.recover.after", Stage::Recovering),
     at("sqlite.tapes.created", Stage::Opening),

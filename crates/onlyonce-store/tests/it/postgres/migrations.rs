@@ -37,7 +37,7 @@ async fn twenty_nodes_that_start_at_once_make_the_schema_once() {
     }
     let schema = url.split_once("schema=").unwrap().1;
     let numbers = Server::shared().sql(&format!("SELECT number FROM {schema}.onlyonce_migration ORDER BY 1"));
-    assert_eq!(numbers.lines().collect::<Vec<_>>(), ["1", "2", "3", "4", "5"]);
+    assert_eq!(numbers.lines().collect::<Vec<_>>(), ["1", "2", "3", "4", "5", "6"]);
 }
 
 /// E02
@@ -46,11 +46,11 @@ async fn what_is_to_be_applied_is_told_beforehand() {
     let url = Server::shared().fresh_schema();
     let store = open(&url).await;
     let before = store.schema().await.unwrap();
-    assert_eq!((before.version, before.latest), (0, 5));
+    assert_eq!((before.version, before.latest), (0, 6));
     let pending = &before.pending;
     assert_eq!(
         pending.iter().map(|step| step.name).collect::<Vec<_>>(),
-        ["0001-records", "0002-messages", "0003-archive", "0004-epoch", "0005-due"]
+        ["0001-records", "0002-messages", "0003-archive", "0004-epoch", "0005-due", "0006-lone"]
     );
     let schema = url.split_once("schema=").unwrap().1;
     assert!(
@@ -61,7 +61,7 @@ async fn what_is_to_be_applied_is_told_beforehand() {
     assert_eq!(store.schema().await.unwrap(), before, "nothing was changed");
     store.prepare().await.unwrap();
     let after = store.schema().await.unwrap();
-    assert_eq!((after.version, after.latest, &after.pending[..]), (5, 5, &[][..]));
+    assert_eq!((after.version, after.latest, &after.pending[..]), (6, 6, &[][..]));
 }
 
 /// E02
@@ -70,6 +70,7 @@ async fn an_older_schema_is_brought_to_this_releases() {
     let (url, schema) = made().await;
     Server::shared().sql(&format!(
         "DROP TABLE {schema}.onlyonce_archive, {schema}.onlyonce_epoch, {schema}.onlyonce_due;
+         ALTER TABLE {schema}.onlyonce_record DROP COLUMN look_at;
          CREATE INDEX onlyonce_record_by_due ON {schema}.onlyonce_record (state, due_at);
          DELETE FROM {schema}.onlyonce_migration WHERE number >= 3"
     ));
@@ -83,13 +84,13 @@ async fn an_older_schema_is_brought_to_this_releases() {
 async fn a_newer_schema_is_taken_where_it_says_so_and_else_refused() {
     let (url, schema) = made().await;
     Server::shared().sql(&format!(
-        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (6, '0006-later', '\\x00', 5)"
+        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (7, '0007-later', '\\x00', 6)"
     ));
     prepared(&url).await.unwrap();
-    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 6 WHERE number = 6"));
+    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 7 WHERE number = 7"));
     let error = prepared(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    for told in ["\"0006-later\" of a newer release", "upgrade this node"] {
+    for told in ["\"0007-later\" of a newer release", "upgrade this node"] {
         assert!(error.to_string().contains(told), "{error}");
     }
 }

@@ -1,0 +1,191 @@
+//! Writes that nothing goes along with: a plain statement, a trip, and a record that lists itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use onlyonce_core::record::{Effects, Revision, Seen, State, StateName};
+use onlyonce_core::time::When;
+use onlyonce_store::postgres::{Options, Postgres};
+use onlyonce_store::{Change, Query, Store, Swapped};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use xtask::engines::postgres::Server;
+
+use crate::sqlite::world::{HOUR, completed, draft, id, insert, running};
+
+async fn open(url: &str) -> Postgres {
+    let store = Postgres::open(url, Options::default()).await.unwrap();
+    store.prepare().await.unwrap();
+    store
+}
+
+fn schema_of(url: &str) -> &str {
+    url.split_once("schema=").unwrap().1
+}
+
+async fn complete(store: &Postgres, key: &str, seen: &Seen, revision: u64) -> Seen {
+    let (id, next) = draft(key, Effects::Opaque, completed(When::AfterWrite(HOUR)));
+    let revision = Revision(revision);
+    let change = Change { expected: Some(seen.revision), revision, next, messages: Vec::new() };
+    match store.swap(id, change).await.unwrap() {
+        Swapped::Applied(seen) => seen,
+        Swapped::Lost(seen) => panic!("the swap must apply, and was lost to {seen:?}"),
+    }
+}
+
+/// What an insert of a key that is taken is lost to.
+async fn lost_to(store: &Postgres, key: &str) -> Seen {
+    let (id, next) = draft(key, Effects::Opaque, running());
+    let change = Change { expected: None, revision: Revision(u64::MAX), next, messages: Vec::new() };
+    match store.swap(id, change).await.unwrap() {
+        Swapped::Lost(Some(seen)) => seen,
+        Swapped::Lost(None) => panic!("what it was lost to must be shown"),
+        Swapped::Applied(_) => panic!("the key is taken"),
+    }
+}
+
+/// Between a store and its server: how often the store has said something after it was answered.
+#[derive(Default)]
+struct Trips {
+    count: AtomicUsize,
+    is_answered: AtomicBool,
+}
+
+impl Trips {
+    /// The same place by way of a port of ours.
+    async fn counted(url: &str) -> (String, Arc<Self>) {
+        let (front, place) = url.split_once('@').unwrap();
+        let (server, rest) = place.split_once('/').unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("{front}@{}/{rest}", listener.local_addr().unwrap());
+        let (trips, server) = (Arc::new(Self::default()), server.to_owned());
+        let counts = trips.clone();
+        tokio::spawn(async move {
+            while let Ok((store, _)) = listener.accept().await {
+                let server = TcpStream::connect(&server).await.unwrap();
+                let ((from_store, to_store), (from_server, to_server)) =
+                    (store.into_split(), server.into_split());
+                tokio::spawn(counts.clone().pass(from_store, to_server, true));
+                tokio::spawn(counts.clone().pass(from_server, to_store, false));
+            }
+        });
+        (url, trips)
+    }
+
+    async fn pass(
+        self: Arc<Self>,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        asks: bool,
+    ) {
+        let mut bytes = vec![0; 1 << 16];
+        while let Ok(count @ 1..) = from.read(&mut bytes).await {
+            if self.is_answered.swap(!asks, Ordering::SeqCst) && asks {
+                self.count.fetch_add(1, Ordering::SeqCst);
+            }
+            if to.write_all(&bytes[..count]).await.is_err() {
+                break;
+            }
+        }
+    }
+
+    /// Since the last time.
+    fn taken(&self) -> usize {
+        self.count.swap(0, Ordering::SeqCst)
+    }
+}
+
+/// E02, E07: reserved, completed and replayed, by one caller.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_write_is_one_trip_and_so_is_one_that_finds_its_key_taken() {
+    let (url, trips) = Trips::counted(&Server::shared().fresh_schema()).await;
+    let store = open(&url).await;
+    for key in ["first", "second"] {
+        trips.taken();
+        let reserved = insert(&store, draft(key, Effects::Opaque, running()), 1).await.unwrap();
+        let reserving = trips.taken();
+        let done = complete(&store, key, &reserved, 2).await;
+        let completing = trips.taken();
+        assert_eq!(lost_to(&store, key).await.record, done.record);
+        // The first of all connects, and prepares what it says.
+        if key == "second" {
+            assert_eq!((reserving, completing, trips.taken()), (1, 1, 1));
+        }
+    }
+}
+
+/// X05: the look that a won insert had no need of answers nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_look_finds_that_nobody_waits_for_is_told_to_nobody() {
+    let url = Server::shared().fresh_schema();
+    let store = open(&url).await;
+    for number in 1..100 {
+        let key = format!("k{number}");
+        let seen = insert(&store, draft(&key, Effects::Opaque, running()), number).await.unwrap();
+        assert_eq!((seen.record.key.as_str(), seen.revision), (&*key, Revision(number)));
+        let before = format!("k{}", number / 2 + 1);
+        assert_eq!(lost_to(&store, &before).await.record.key.as_str(), before);
+        let done = complete(&store, &key, &seen, 1_000 + number).await;
+        assert_eq!(store.load(id(&key)).await.unwrap().unwrap().record, done.record);
+        insert(&store, draft(&format!("{key}-more"), Effects::Opaque, running()), 1).await.unwrap();
+    }
+}
+
+/// X05, R05: after a failover the new server's clock may be behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_record_is_stamped_before_its_last_stamp() {
+    let url = Server::shared().fresh_schema();
+    let store = open(&url).await;
+    let seen = insert(&store, draft("k", Effects::Opaque, running()), 1).await.unwrap();
+    Server::shared().sql(&format!(
+        "UPDATE {}.onlyonce_record SET written_at = written_at + interval '1 hour'",
+        schema_of(&url)
+    ));
+    let done = complete(&store, "k", &seen, 2).await;
+    assert_eq!(done.record.written_at, seen.record.written_at.plus(HOUR));
+    assert_eq!(store.load(id("k")).await.unwrap().unwrap().record, done.record);
+}
+
+/// M01, M02, P05: it lists itself until somebody looks, also where its node is gone, and is counted and listed meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_record_is_found_by_any_node_and_listed_with_others_then() {
+    let url = Server::shared().fresh_schema();
+    let sql = |sql: &str| Server::shared().sql(&format!("SET search_path = {}; {sql}", schema_of(&url)));
+    let store = open(&url).await;
+    let lapses_at = |after| State::Running { lapses_at: When::AfterWrite(after) };
+    for (key, state) in [
+        ("lapsed", lapses_at(Duration::ZERO)),
+        ("runs", lapses_at(HOUR)),
+        ("expired", completed(When::AfterWrite(Duration::ZERO))),
+    ] {
+        insert(&store, draft(key, Effects::Opaque, state), 1).await.unwrap();
+    }
+    drop(store);
+    const LONE: &str =
+        "SELECT string_agg(key, ' ' ORDER BY key) FROM onlyonce_record WHERE look_at IS NOT NULL";
+    assert_eq!(
+        (sql(LONE), sql("SELECT count(*) FROM onlyonce_due")),
+        ("expired lapsed runs".into(), "0".into())
+    );
+    let store = open(&url).await;
+    let found = async |only_due| {
+        let query = Query { state: Some(StateName::Running), scope: None, only_due, after: None, limit: 10 };
+        let records = store.scan(query).await.unwrap().records;
+        let mut keys: Vec<_> = records.iter().map(|(_, seen)| seen.record.key.as_str().to_owned()).collect();
+        keys.sort_unstable();
+        keys
+    };
+    let counted = async || {
+        let counts = store.count().await.unwrap();
+        counts.into_iter().filter(|(_, count)| *count > 0).collect::<Vec<_>>()
+    };
+    let both = [(StateName::Running, 2), (StateName::Completed, 1)];
+    assert_eq!((found(false).await, counted().await), (vec!["lapsed".into(), "runs".into()], both.into()));
+    assert_eq!(found(true).await, ["lapsed"]);
+    // What was due is listed with others now, and is still found.
+    assert_eq!(sql(LONE), "runs");
+    assert_eq!((found(false).await, counted().await), (vec!["lapsed".into(), "runs".into()], both.into()));
+    assert_eq!((found(true).await, store.reap(10).await.unwrap()), (vec!["lapsed".into()], 1));
+    assert_eq!(sql("SELECT count(*) FROM onlyonce_record"), "2");
+}
