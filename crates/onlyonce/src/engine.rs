@@ -339,22 +339,18 @@ impl Engine {
         asked_at: Instant,
     ) -> Finished {
         let ending = lease.ending(&outcome, store_timeout);
-        let written = self.write_outcome(&ending, Some(lease.seen()), asked_at);
-        match within(store_timeout, written).await {
-            Some(Ok(finished)) => return finished,
-            Some(Err(error)) => {
-                not_written(&ending, &error);
-                // Apart: hardly anybody has need of the room for it.
-                let tried = Box::pin(async {
-                    sleep(PAUSE).await;
-                    self.try_finish(ending, Instant::now()).await
-                });
-                let left = store_timeout.saturating_sub(asked_at.elapsed());
-                if let Some(finished) = within(left, tried).await {
-                    return finished;
-                }
-            }
-            None => {}
+        match self.write_outcome(&ending, Some(lease.seen()), asked_at).await {
+            Ok(finished) => return finished,
+            Err(error) => not_written(&ending, &error),
+        }
+        // Apart: hardly anybody has need of the room for it.
+        let tried = Box::pin(async {
+            sleep(PAUSE).await;
+            self.try_finish(ending, Instant::now()).await
+        });
+        let left = store_timeout.saturating_sub(asked_at.elapsed());
+        if let Some(finished) = within(left, tried).await {
+            return finished;
         }
         let engine = self.clone();
         self.tasks.spawn(async move {
@@ -387,7 +383,8 @@ impl Engine {
         }
     }
 
-    /// Writes the outcome while the token is still its own: a renewal in between is no reason to lose.
+    /// Writes the outcome while the token is still its own: a renewal in between is no reason to lose. All of it within
+    /// `store_timeout`.
     async fn write_outcome(
         &self,
         ending: &Ending<'_>,
@@ -395,6 +392,7 @@ impl Engine {
         mut asked_at: Instant,
     ) -> Result<Finished, Error> {
         let Ending { handle, outcome, pilot, store_timeout } = *ending;
+        let over = Instant::now() + store_timeout;
         for _ in 0..SWAPS_MAX {
             let draft = match (machine::finish(seen.as_ref(), handle.token, outcome), seen.as_ref()) {
                 (Finish::Write(draft), _) => draft,
@@ -407,7 +405,8 @@ impl Engine {
             };
             let expected = seen.as_ref().map(|seen| seen.revision);
             failpoint!("finish.before");
-            let swapped = self.swap(&handle.id, expected, draft, store_timeout).await?;
+            let left = over.saturating_duration_since(Instant::now());
+            let swapped = self.swap(&handle.id, expected, draft, left).await?;
             failpoint!("finish.after");
             match swapped {
                 Swapped::Applied(now) => {
