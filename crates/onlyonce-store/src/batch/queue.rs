@@ -111,7 +111,8 @@ impl<L> Queue<L> {
             return None;
         }
         self.in_flight += 1;
-        let mut batch = Batch { ids: Vec::new(), loads: Vec::new() };
+        let rows = self.ready.len().min(self.limits.rows_max);
+        let mut batch = Batch { ids: Vec::with_capacity(rows), loads: Vec::with_capacity(rows) };
         let mut bytes = 0_usize;
         while let Some(entry) = self.ready.pop_front_if(|next| {
             let fits = batch.loads.len() < self.limits.rows_max

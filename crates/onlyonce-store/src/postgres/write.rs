@@ -15,7 +15,6 @@
 //! since somebody inserts it right now, and every row of a batch that the server refused goes alone: outside the batcher,
 //! with a lock time-out, so that nobody else waits and one bad row fails alone.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use onlyonce_core::record::Id;
@@ -55,8 +54,8 @@ pub(super) async fn together(pool: &Pool, mut swaps: Vec<Swap>) -> Vec<Result<An
             if rows.iter().any(|(_, found)| matches!(found, Found::Written(_))) {
                 pool.doubts.settle(mark);
             }
-            follow(pool, number, &swaps, &rows);
             let mut answers = Answers::of(rows);
+            follow(pool, number, &swaps, &answers);
             swaps.into_iter().map(|swap| answer(pool, answers.take(swap.id), swap)).collect()
         }
         Err(failure) => {
@@ -96,7 +95,7 @@ fn answer(pool: &Pool, found: Option<Found>, swap: Swap) -> Result<Answer, Error
     match found {
         Some(Found::Written(written_at)) => Ok(Answer::Swapped(swap.applied(written_at))),
         Some(Found::Stands(stored)) if pool.doubts.are_settled() => {
-            Ok(Answer::Swapped(Swapped::Lost(Some(stored?.seen()?))))
+            Ok(Answer::Swapped(Swapped::Lost(Some((*stored)?.seen()?))))
         }
         // What stands there is not shown on doubt: that takes a look of its own.
         Some(Found::Stands(_)) | None => Ok(Answer::Alone(Box::new(swap))),
@@ -145,15 +144,10 @@ pub(super) async fn load(pool: &Pool, id: Id) -> Result<Option<Stored>, Error> {
 }
 
 /// Remembers what a batch has listed under its number, and what it has completed.
-fn follow(pool: &Pool, number: i64, swaps: &[Swap], rows: &[(Id, Found)]) {
-    let written = |(id, found): &(Id, Found)| match found {
-        Found::Written(written_at) => Some((*id, *written_at)),
-        Found::Stands(_) => None,
-    };
-    let written: HashMap<Id, Timestamp> = rows.iter().filter_map(written).collect();
-    let mut listed: Vec<(&Swap, Timestamp)> = Vec::new();
+fn follow(pool: &Pool, number: i64, swaps: &[Swap], answers: &Answers) {
+    let mut listed: Vec<(&Swap, Timestamp)> = Vec::with_capacity(swaps.len());
     for swap in swaps {
-        let Some(written_at) = written.get(&swap.id) else { continue };
+        let Some(Found::Written(written_at)) = answers.find(swap.id) else { continue };
         if swap.is_listed() {
             listed.push((swap, *written_at));
         } else {
@@ -183,8 +177,9 @@ fn followed(pool: &Pool, swap: &Swap, written_at: Timestamp) {
 /// What a statement says of a row.
 enum Found {
     Written(Timestamp),
-    /// As it stood when the statement began; its revision is not the one that was expected.
-    Stands(Result<Stored, Error>),
+    /// As it stood when the statement began; its revision is not the one that was expected. Boxed: of a batch, nearly all
+    /// are written, and all are sorted.
+    Stands(Box<Result<Stored, Error>>),
 }
 
 /// The answers of a statement, each for its row. There is at most one for a row, but where it was deleted between the
@@ -197,13 +192,24 @@ struct Answers {
 impl Answers {
     fn of(rows: Vec<(Id, Found)>) -> Self {
         let mut rows: Vec<_> = rows.into_iter().map(|(id, found)| (id, Some(found))).collect();
-        rows.sort_unstable_by_key(|(id, found)| (id.0, !matches!(found, Some(Found::Written(_)))));
+        let is_written = |found: &Option<Found>| matches!(found, Some(Found::Written(_)));
+        rows.sort_unstable_by(|(one, found), (other, beside)| {
+            one.0.cmp(&other.0).then_with(|| is_written(beside).cmp(&is_written(found)))
+        });
         rows.dedup_by_key(|(id, _)| *id);
         Self { rows }
     }
 
+    fn place(&self, id: Id) -> Option<usize> {
+        self.rows.binary_search_by(|(other, _)| other.0.cmp(&id.0)).ok()
+    }
+
+    fn find(&self, id: Id) -> Option<&Found> {
+        self.rows[self.place(id)?].1.as_ref()
+    }
+
     fn take(&mut self, id: Id) -> Option<Found> {
-        let place = self.rows.binary_search_by_key(&id.0, |(id, _)| id.0).ok()?;
+        let place = self.place(id)?;
         self.rows[place].1.take()
     }
 }
@@ -316,12 +322,12 @@ async fn many(pool: &Pool, swaps: &[Swap], number: i64) -> Result<Vec<(Id, Found
 /// From the columns of a record, from `first` on; what was written has no revision there.
 fn found(id: Id, row: &Row, first: usize) -> Found {
     match column::<Option<i64>>(row, first) {
-        Ok(Some(_)) => Found::Stands(Stored::read(id, row, first)),
+        Ok(Some(_)) => Found::Stands(Box::new(Stored::read(id, row, first))),
         Ok(None) => match column::<Moment>(row, first + 1) {
             Ok(written_at) => Found::Written(written_at.0),
-            Err(error) => Found::Stands(Err(error)),
+            Err(error) => Found::Stands(Box::new(Err(error))),
         },
-        Err(error) => Found::Stands(Err(error)),
+        Err(error) => Found::Stands(Box::new(Err(error))),
     }
 }
 
