@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,6 +40,7 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     made: AtomicU64,
+    trips: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -81,8 +82,12 @@ impl Wire {
             pause: Duration::ZERO,
             under_way: HashMap::new(),
         };
-        let shared =
-            Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), made: AtomicU64::new(0) });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            made: AtomicU64::new(0),
+            trips: AtomicU64::new(0),
+        });
         let accepting = shared.clone();
         thread::spawn(move || accepting.listen(listener));
         Ok(Self { address, shared })
@@ -96,6 +101,12 @@ impl Wire {
     /// How many connections have been asked for, also those that were refused: how hard a server is hammered.
     pub fn asked(&self) -> u64 {
         self.shared.made.load(Ordering::Relaxed)
+    }
+
+    /// How often a client has said something on a connection whose server had answered what was said there before, or some
+    /// of it. Whatever is said in one go is one trip, however much is asked by it.
+    pub fn trips(&self) -> u64 {
+        self.shared.trips.load(Ordering::SeqCst)
     }
 
     /// New connections go to this port from now on.
@@ -236,15 +247,28 @@ impl Shared {
             }
             state.under_way.insert(number, [client, server]);
         }
-        let shared = self.clone();
-        let other = thread::spawn(move || shared.pass(number, hears, answers, Direction::ToClient));
-        self.pass(number, asks, asked, Direction::ToServer);
+        let is_answered = Arc::new(AtomicBool::new(true));
+        let (shared, answering) = (self.clone(), is_answered.clone());
+        let other = thread::spawn(move || {
+            shared.pass(number, [hears, answers], Direction::ToClient, &answering);
+        });
+        self.pass(number, [asks, asked], Direction::ToServer, &is_answered);
         let _ = other.join();
     }
 
-    fn pass(&self, number: u64, mut from: TcpStream, mut to: TcpStream, direction: Direction) {
+    fn pass(
+        &self,
+        number: u64,
+        [mut from, mut to]: [TcpStream; 2],
+        direction: Direction,
+        is_answered: &AtomicBool,
+    ) {
         let mut chunk = [0; CHUNK_BYTES];
         while let Ok(bytes @ 1..) = from.read(&mut chunk) {
+            let was_answered = is_answered.swap(direction == Direction::ToClient, Ordering::SeqCst);
+            if was_answered && direction == Direction::ToServer {
+                self.trips.fetch_add(1, Ordering::SeqCst);
+            }
             if !self.may_go_on(number, direction) || to.write_all(&chunk[..bytes]).is_err() {
                 break;
             }
@@ -325,8 +349,10 @@ mod tests {
         let mut first = connected(&wire);
         assert_eq!(read(&mut first), Some(1));
         wire.lead_to(echo(2));
+        assert_eq!(wire.trips(), 0);
         first.write_all(&[9]).unwrap();
         assert_eq!(read(&mut first), Some(9), "it stays with its server");
+        assert_eq!(wire.trips(), 1);
         assert_eq!(read(&mut connected(&wire)), Some(2));
         assert_eq!(wire.asked(), 2);
     }

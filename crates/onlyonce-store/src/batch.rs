@@ -34,8 +34,9 @@
 //!
 //! # Who drives
 //!
-//! A write that goes at once and alone is carried by its caller: no task, no channel, nobody to wake up. Where the caller
-//! goes away meanwhile, a task takes over.
+//! Where nothing is under way and there are two places, a write is carried by its caller: no task, no channel, nobody to wake
+//! up. Where the caller goes away meanwhile, a task takes over. One who stays and does not come to carry it keeps one place
+//! from the others, and never the last: what comes meanwhile is carried by tasks.
 //!
 //! Every other batch is a task of its own, spawned by whoever finds a free place and something waiting: a caller that hands
 //! in a write, or a batch that has ended. It could be carried by one of its callers too, and would have to be handed over

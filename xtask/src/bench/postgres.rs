@@ -114,7 +114,21 @@ impl Bench<'_> {
         let sample = load::wrk_once(&server, subject, work)?;
         server.stop()?;
         self.database.settle(&name)?;
-        Ok(self.database.counts(&name)?.each(&before, as_float(sample.requests)))
+        let counts = self.database.counts(&name)?.each(&before, as_float(sample.requests));
+        Ok(Counts { trips: self.trips(subject, work)?, ..counts })
+    }
+
+    /// Round trips for a request: by way of a line on which they are counted, and nothing else is measured.
+    fn trips(&self, subject: &'static Subject, work: Work<'_>) -> Result<f64> {
+        let (name, wire) = (self.database.fresh(), self.database.wire()?);
+        let url = self.database.url_by(&wire, &name);
+        let server = Server::on_database(self.tools, package(subject), &url, &[])?;
+        load::warm_up(&server, subject, work)?;
+        let before = wire.trips();
+        let sample = load::wrk_once(&server, subject, work)?;
+        let trips = wire.trips() - before;
+        server.stop()?;
+        Ok(as_float(trips) / as_float(sample.requests))
     }
 
     /// By hand, and by the layer.
@@ -275,8 +289,7 @@ impl Bench<'_> {
     }
 
     fn open(&self, subject: &Subject, name: &str, flags: &[&str]) -> Result<Server> {
-        let package = if subject.is_ours { LAYER_PACKAGE } else { "bench-hand-postgres" };
-        Server::on_database(self.tools, package, name, flags)
+        Server::on_database(self.tools, package(subject), &self.database.url(name), flags)
     }
 
     fn rounds(&self, names: [&str; 2], mut measure: impl FnMut(u32) -> Result<Pair>) -> Result<Vec<Pair>> {
@@ -288,6 +301,10 @@ impl Bench<'_> {
         }
         Ok(pairs)
     }
+}
+
+fn package(subject: &Subject) -> &'static str {
+    if subject.is_ours { LAYER_PACKAGE } else { "bench-hand-postgres" }
 }
 
 fn named(name: &str) -> &'static Subject {

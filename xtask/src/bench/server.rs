@@ -48,7 +48,8 @@ impl Server {
                 Ok(Self { _folder: Some(folder), ..server })
             }
             Program::Handler { package, place: Place::Database } => {
-                Self::on_database(tools, package, &tools.database()?.fresh(), &[])
+                let database = tools.database()?;
+                Self::on_database(tools, package, &database.url(&database.fresh()), &[])
             }
             Program::Proxy { package } => {
                 Self::before_plain(tools, |upstream| Self::package(tools, package, &[&upstream.to_string()]))
@@ -65,11 +66,10 @@ impl Server {
         Self::package(tools, package, &[&[sqlite(path).as_str()], flags].concat())
     }
 
-    /// A handler of ours on this database, which stays when the server is gone.
-    pub(super) fn on_database(tools: &Tools, package: &str, name: &str, flags: &[&str]) -> Result<Self> {
-        let database = tools.database()?;
-        let server = Self::package(tools, package, &[&[database.url(name).as_str()], flags].concat())?;
-        Ok(Self { database: Some(database.pid()?), ..server })
+    /// A handler of ours on the database at this URL, which stays when the server is gone.
+    pub(super) fn on_database(tools: &Tools, package: &str, url: &str, flags: &[&str]) -> Result<Self> {
+        let server = Self::package(tools, package, &[&[url], flags].concat())?;
+        Ok(Self { database: Some(tools.database()?.pid()?), ..server })
     }
 
     fn before_plain(tools: &Tools, start: impl FnOnce(SocketAddr) -> Result<Self>) -> Result<Self> {

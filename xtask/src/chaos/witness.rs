@@ -21,6 +21,10 @@ const INSTALL: &str = "
     );
     CREATE FUNCTION witness() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
+        -- That it is listed elsewhere now is no write of the record.
+        IF TG_OP = 'UPDATE' AND (OLD.revision, OLD.state, OLD.record) = (NEW.revision, NEW.state, NEW.record) THEN
+            RETURN NULL;
+        END IF;
         INSERT INTO witness (at, route, key, was, state, is_due) VALUES (
             clock_timestamp(), coalesce(NEW.route, OLD.route), coalesce(NEW.key, OLD.key), OLD.state, NEW.state,
             coalesce(OLD.due_at <= clock_timestamp(), false)

@@ -194,10 +194,10 @@ fn a_newer_schema_is_taken_where_it_says_so_and_else_refused() {
     ));
     let told = done(&folder.run(&["migrate", "--store", &url]));
     assert!(told.contains("schema version 7, this release's is 6\nit is a newer release's, which"), "{told}");
-    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 6 WHERE number = 6"));
-    refused(&url, &["\"0006-later\" of a newer release", "upgrade this node"]);
+    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 7 WHERE number = 7"));
+    refused(&url, &["\"0007-later\" of a newer release", "upgrade this node"]);
     Server::shared().sql(&format!(
-        "DELETE FROM {schema}.onlyonce_migration WHERE number = 6;
+        "DELETE FROM {schema}.onlyonce_migration WHERE number = 7;
          UPDATE {schema}.onlyonce_migration SET checksum = '\\x00' WHERE number = 2"
     ));
     refused(&url, &["was not made by migration \"0002-messages\""]);

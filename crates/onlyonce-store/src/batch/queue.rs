@@ -84,16 +84,16 @@ impl<L> Queue<L> {
         }
     }
 
-    /// Takes a place for a write that goes at once and alone, where there is one: then it is under way.
+    /// Takes a place for a write that its caller carries, where nothing else is under way: then it is. The last place is
+    /// no caller's to keep.
     pub(super) fn go_alone(&mut self, id: Id) -> bool {
-        let has_place = self.in_flight < self.limits.in_flight_max && self.rows_in_flight <= 1;
-        let goes = has_place && self.ready.is_empty() && !self.behind.contains_key(&id);
-        if goes {
-            self.behind.insert(id, VecDeque::new());
-            self.in_flight += 1;
-            self.rows_in_flight += 1;
+        if self.in_flight > 0 || self.limits.in_flight_max < 2 {
+            return false;
         }
-        goes
+        self.behind.insert(id, VecDeque::new());
+        self.in_flight = 1;
+        self.rows_in_flight = 1;
+        true
     }
 
     /// The same as [`Queue::push`] for what has no order: it waits for nothing but a place.

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use futures_util::future::{Either, select};
 use onlyonce_core::record::Id;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
@@ -73,20 +72,22 @@ impl Connection {
         let load = self.prepare(statements, Verb::Load).await?;
         let id = &id.0[..];
         let ids: [&(dyn ToSql + Sync); 1] = [&id];
-        let asked = pin!(self.client.query(&statement, parameters));
-        let looked = pin!(self.client.query(&load, &ids));
-        // They are answered in their order.
-        let answer = async {
-            match select(asked, looked).await {
-                Either::Left((Ok(rows), looked)) if rows.is_empty() => looked.await,
-                Either::Left((answer, _)) => answer,
-                Either::Right((looked, asked)) => match asked.await {
-                    Ok(rows) if rows.is_empty() => looked,
-                    answer => answer,
-                },
+        let mut asked = pin!(self.client.query(&statement, parameters));
+        let mut looked = pin!(self.client.query(&load, &ids));
+        let (mut is_sent, mut found) = (false, Poll::Pending);
+        let written = std::future::poll_fn(|context| {
+            let answer = asked.as_mut().poll(context);
+            if !std::mem::replace(&mut is_sent, true) {
+                found = looked.as_mut().poll(context);
             }
-        };
-        self.wire.carry(answer).await
+            answer
+        });
+        let rows = self.wire.carry(written).await?;
+        match found {
+            _ if !rows.is_empty() => Ok(rows),
+            Poll::Ready(answer) => answer,
+            Poll::Pending => self.wire.carry(looked).await,
+        }
     }
 
     /// A statement as this connection knows it.

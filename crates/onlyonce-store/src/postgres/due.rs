@@ -108,6 +108,9 @@ async fn tell_done(pool: &Pool) -> Result<(), Error> {
 async fn list_lone(pool: &Pool) -> Result<(), Error> {
     for _ in 0..TURNS_MAX {
         let began = Instant::now();
+        if pool.query(Verb::LoneIsDue, &[]).await?.is_empty() {
+            break;
+        }
         let rows = pool.write(Verb::ListLone, &[&LONE_MAX]).await?;
         if rows.first().map_or(Ok(0), |row| column::<i64>(row, 0))? < LONE_MAX {
             break;

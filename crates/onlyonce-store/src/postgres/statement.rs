@@ -37,6 +37,7 @@ pub(super) enum Verb {
     LoadDue,
     ListAnew,
     ListDone,
+    LoneIsDue,
     ListLone,
     Count,
     Delete,
@@ -50,7 +51,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 28] = [
+    pub(super) const ALL: [Self; 29] = [
         Self::Load,
         Self::Confirm,
         Self::LoadMany,
@@ -69,6 +70,7 @@ impl Verb {
         Self::LoadDue,
         Self::ListAnew,
         Self::ListDone,
+        Self::LoneIsDue,
         Self::ListLone,
         Self::Count,
         Self::Delete,
@@ -131,6 +133,7 @@ fn text(verb: Verb) -> String {
         Verb::LoadDue => LOAD_DUE.to_owned(),
         Verb::ListAnew => format!("{TAKEN},{FOUND},{} SELECT count(*) FROM taken", listed_anew("found")),
         Verb::ListDone => LIST_DONE.to_owned(),
+        Verb::LoneIsDue => LONE_IS_DUE.to_owned(),
         Verb::ListLone => format!("{LONE},{} SELECT count(*) FROM lone", listed_anew("lone")),
         Verb::Count => COUNT.to_owned(),
         Verb::Delete => format!("{DELETE} {DELETED}"),
@@ -397,6 +400,12 @@ const FOUND: &str = "
         FROM (SELECT DISTINCT listed.id FROM taken CROSS JOIN LATERAL unnest(taken.ids) AS listed (id)) AS listed
             JOIN {schema}.onlyonce_record AS record ON record.id = listed.id
     )";
+
+/// A row where a record that lists itself is due. Relies on the index of those, read in its order: the server would think
+/// that every third record is due, and read the table for the first.
+const LONE_IS_DUE: &str = "
+    SELECT 1 FROM {schema}.onlyonce_record
+    WHERE look_at <= (SELECT clock_timestamp()) ORDER BY look_at LIMIT 1";
 
 /// Lists records that have listed themselves, and no longer do. Relies on the index of those, read in its order; what
 /// somebody holds is left to them, and to the next time.

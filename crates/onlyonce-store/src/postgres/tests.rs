@@ -55,8 +55,9 @@ impl Subject {
         let client = pool.connect().await.unwrap().into_client();
         let sql = self.statements.sql(verb);
         client.batch_execute(&format!("PREPARE verb AS {sql}")).await.unwrap();
-        let explained =
-            client.simple_query(&format!("EXPLAIN EXECUTE verb({})", arguments(verb))).await.unwrap();
+        let given = Some(arguments(verb)).filter(|given| !given.is_empty());
+        let given = given.map(|given| format!("({given})")).unwrap_or_default();
+        let explained = client.simple_query(&format!("EXPLAIN EXECUTE verb{given}")).await.unwrap();
         let mut plan = String::new();
         for message in &explained {
             if let SimpleQueryMessage::Row(row) = message {
@@ -76,7 +77,7 @@ fn arguments(verb: Verb) -> String {
     match verb {
         Verb::Load | Verb::Confirm => id.to_owned(),
         Verb::LoadMany => format!("{ids}, 65536"),
-        Verb::Epoch | Verb::RaiseEpoch | Verb::Count => String::new(),
+        Verb::Epoch | Verb::RaiseEpoch | Verb::Count | Verb::LoneIsDue => String::new(),
         Verb::Insert => format!("{id}, 1, '9 s', 'running', {id}, NULL, 'k', NULL, {id}, '9 s'"),
         Verb::InsertInFull => {
             format!("{id}, 1, {row}, {id}, NULL, 'k', NULL, {id}, 1, ARRAY['m'], ARRAY['d'], ARRAY[{id}]")
@@ -172,6 +173,7 @@ async fn what_goes_on_behind_the_requests_goes_by_index() {
         (Verb::ListAnew, "onlyonce_due_pkey"),
         (Verb::ListAnew, "onlyonce_record_pkey"),
         (Verb::ListDone, "onlyonce_due_pkey"),
+        (Verb::LoneIsDue, "onlyonce_record_by_look"),
         (Verb::ListLone, "onlyonce_record_by_look"),
         (Verb::ListLone, "onlyonce_record_pkey"),
         (Verb::ByState, "onlyonce_due_pkey"),

@@ -1,6 +1,9 @@
 //! The batcher on tokio's tasks. Its schedules are tested with shuttle, next to its code.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use onlyonce_core::record::Id;
@@ -10,6 +13,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 const LIMITS: Limits = Limits { rows_max: 100, bytes_max: 1_000, in_flight_max: 1 };
+/// The first write is carried by its caller.
+const TWO_PLACES: Limits = Limits { in_flight_max: 2, ..LIMITS };
 
 /// A batcher whose flushes wait to be let through, and what each of them carried.
 struct Gated {
@@ -311,11 +316,44 @@ async fn a_caller_that_goes_away_does_not_take_its_write_with_it() {
     assert_eq!(*gated.batches.lock().unwrap(), [vec![0], vec![1, 2]]);
 }
 
+/// R07: the same for one that carries its own, since nothing else is under way.
+#[tokio::test]
+async fn a_caller_that_goes_away_leaves_what_it_carried_to_a_task() {
+    let gated = Gated::new(TWO_PLACES);
+    let first = gated.submit(0, 1);
+    gated.until_batches(1).await;
+    let next = gated.batcher.clone();
+    let next = tokio::spawn(async move { next.submit(id(0), 1, 100).await });
+    settle().await;
+    first.abort();
+    settle().await;
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![0]], "it is still under way");
+    gated.gate.add_permits(100);
+    assert_eq!(next.await.unwrap().unwrap(), 100);
+    assert_eq!(*gated.batches.lock().unwrap(), [vec![0], vec![100]]);
+}
+
+/// E07: one that stays and does not carry its own on is no reason for the others to wait.
+#[tokio::test]
+async fn a_caller_that_does_not_come_to_carry_its_write_keeps_one_place_and_not_the_last() {
+    let gated = Gated::new(TWO_PLACES);
+    let mut left = pin!(gated.batcher.submit(id(0), 1, 0));
+    let is_answered = poll_fn(|context| Poll::Ready(left.as_mut().poll(context).is_ready())).await;
+    assert!(!is_answered, "the gate is closed");
+    gated.gate.add_permits(100);
+    let others: Vec<_> = (1..40).map(|row| (row, gated.submit(row, 1))).collect();
+    for (row, other) in others {
+        assert_eq!(other.await.unwrap().unwrap(), row);
+    }
+    assert_eq!(left.await.unwrap(), 0);
+}
+
 /// X05: whether it was written is not known, and nobody hangs.
 #[tokio::test]
 async fn a_flush_that_panics_answers_unavailable_and_the_next_one_goes() {
-    for panics_at_once in [true, false] {
-        let batcher = Batcher::new(LIMITS, move |rows: Vec<u32>| {
+    for (panics_at_once, limits) in [(true, LIMITS), (false, LIMITS), (true, TWO_PLACES), (false, TWO_PLACES)]
+    {
+        let batcher = Batcher::new(limits, move |rows: Vec<u32>| {
             assert!(!(panics_at_once && rows[0] == 1), "at once");
             async move {
                 tokio::task::yield_now().await;
@@ -332,20 +370,28 @@ async fn a_flush_that_panics_answers_unavailable_and_the_next_one_goes() {
 /// X05
 #[tokio::test]
 async fn a_flush_that_answers_too_few_is_believed_in_nothing() {
-    let batcher: Batcher<u32, u32> = Batcher::new(LIMITS, async |_| Vec::new());
-    assert_eq!(batcher.submit(id(1), 1, 1).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    for limits in [LIMITS, TWO_PLACES] {
+        let batcher: Batcher<u32, u32> = Batcher::new(limits, async |_| Vec::new());
+        assert_eq!(batcher.submit(id(1), 1, 1).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
 }
 
 /// A store may outlive the runtime that its batch was under way on.
 #[test]
 fn a_runtime_that_shuts_down_leaves_the_batcher_usable() {
+    for limits in [LIMITS, TWO_PLACES] {
+        outlives_its_runtime(&Gated::new(limits));
+    }
+}
+
+fn outlives_its_runtime(gated: &Gated) {
     let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let gated = Gated::new(LIMITS);
     let first = runtime();
     first.block_on(async {
         gated.submit(1, 1);
         gated.until_batches(1).await;
-        gated.submit(2, 1);
+        let next = gated.batcher.clone();
+        tokio::spawn(async move { next.submit(id(1), 1, 2).await });
         settle().await;
     });
     first.shutdown_timeout(Duration::from_secs(10));

@@ -1,16 +1,13 @@
 //! Writes that nothing goes along with: a plain statement, a trip, and a record that lists itself.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use onlyonce_core::record::{Effects, Revision, Seen, State, StateName};
 use onlyonce_core::time::When;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, Query, Store, Swapped};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use xtask::engines::postgres::Server;
+use xtask::wire::Wire;
 
 use crate::sqlite::world::{HOUR, completed, draft, id, insert, running};
 
@@ -45,72 +42,24 @@ async fn lost_to(store: &Postgres, key: &str) -> Seen {
     }
 }
 
-/// Between a store and its server: how often the store has said something after it was answered.
-#[derive(Default)]
-struct Trips {
-    count: AtomicUsize,
-    is_answered: AtomicBool,
-}
-
-impl Trips {
-    /// The same place by way of a port of ours.
-    async fn counted(url: &str) -> (String, Arc<Self>) {
-        let (front, place) = url.split_once('@').unwrap();
-        let (server, rest) = place.split_once('/').unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("{front}@{}/{rest}", listener.local_addr().unwrap());
-        let (trips, server) = (Arc::new(Self::default()), server.to_owned());
-        let counts = trips.clone();
-        tokio::spawn(async move {
-            while let Ok((store, _)) = listener.accept().await {
-                let server = TcpStream::connect(&server).await.unwrap();
-                let ((from_store, to_store), (from_server, to_server)) =
-                    (store.into_split(), server.into_split());
-                tokio::spawn(counts.clone().pass(from_store, to_server, true));
-                tokio::spawn(counts.clone().pass(from_server, to_store, false));
-            }
-        });
-        (url, trips)
-    }
-
-    async fn pass(
-        self: Arc<Self>,
-        mut from: impl AsyncRead + Unpin,
-        mut to: impl AsyncWrite + Unpin,
-        asks: bool,
-    ) {
-        let mut bytes = vec![0; 1 << 16];
-        while let Ok(count @ 1..) = from.read(&mut bytes).await {
-            if self.is_answered.swap(!asks, Ordering::SeqCst) && asks {
-                self.count.fetch_add(1, Ordering::SeqCst);
-            }
-            if to.write_all(&bytes[..count]).await.is_err() {
-                break;
-            }
-        }
-    }
-
-    /// Since the last time.
-    fn taken(&self) -> usize {
-        self.count.swap(0, Ordering::SeqCst)
-    }
-}
-
 /// E02, E07: reserved, completed and replayed, by one caller.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lone_write_is_one_trip_and_so_is_one_that_finds_its_key_taken() {
-    let (url, trips) = Trips::counted(&Server::shared().fresh_schema()).await;
-    let store = open(&url).await;
+    let wire = Wire::to(Server::shared().port()).unwrap();
+    let [direct, by_wire] = [Server::shared().port(), wire.address().port()].map(|port| format!(":{port}/"));
+    let store = open(&Server::shared().fresh_schema().replacen(&direct, &by_wire, 1)).await;
+    let mut before = 0;
+    let mut trips = || wire.trips() - std::mem::replace(&mut before, wire.trips());
     for key in ["first", "second"] {
-        trips.taken();
+        trips();
         let reserved = insert(&store, draft(key, Effects::Opaque, running()), 1).await.unwrap();
-        let reserving = trips.taken();
+        let reserving = trips();
         let done = complete(&store, key, &reserved, 2).await;
-        let completing = trips.taken();
+        let completing = trips();
         assert_eq!(lost_to(&store, key).await.record, done.record);
         // The first of all connects, and prepares what it says.
         if key == "second" {
-            assert_eq!((reserving, completing, trips.taken()), (1, 1, 1));
+            assert_eq!((reserving, completing, trips()), (1, 1, 1));
         }
     }
 }
