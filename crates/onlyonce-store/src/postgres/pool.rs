@@ -4,9 +4,9 @@
 //! has prepared, whether the server has said on it that a commit is in doubt, and that whoever leaves in the middle of
 //! an answer leaves it unusable.
 //!
-//! 1. A connection goes back only after a whole answer; a look that nobody needs any more may still be under way. One that was left in the middle, met a time-out or lost its
-//!    server is closed. So is the line of the batches (`line.rs`), once those that are under way on it have ended: nobody who
-//!    comes later is sent there.
+//! 1. A connection goes back only after a whole answer; a look that nobody needs any more may still be under way. One that
+//!    was left in the middle, met a time-out or lost its server is closed. So is the line of the batches (`line.rs`), once
+//!    those that are under way on it have ended: nobody who comes later is sent there.
 //! 2. Nothing waits for ever: a place, a connection and an answer are waited for together, for one span.
 //! 3. Every connection is asked when it is made whether its server takes writes. `synchronous_commit=off` is lifted to
 //!    `on` there: nothing is acknowledged that a crash of the server could take back. Whether it has a standby that
