@@ -115,7 +115,7 @@ pub struct Postgres {
     front: Arc<Pool>,
     /// Half of its connections: a row that somebody holds keeps nobody from looking at another.
     alone: Arc<Semaphore>,
-    behind: Pool,
+    behind: Arc<Pool>,
     place: Arc<Place>,
     expired: Expired,
     /// The least that the schema asks of a release, as it was last seen.
@@ -146,11 +146,16 @@ impl Postgres {
         let batches = Tuning { connections: LIMITS.in_flight_max, lock: BATCH_LOCK_WAIT, ..tuning };
         let batches = Arc::new(Pool::new(&place, &statements, &doubts, &followed, batches));
         let behind = Tuning { connections: BEHIND, statement: BEHIND_TIMEOUT, plans: Plans::Anew, ..tuning };
-        let behind = Pool::new(&place, &statements, &doubts, &followed, behind);
+        let behind = Arc::new(Pool::new(&place, &statements, &doubts, &followed, behind));
         behind.connect().await?;
+        let telling = behind.clone();
         let swaps = Batcher::new(LIMITS, move |swaps: Vec<Swap>| {
-            let batches = batches.clone();
-            async move { write::together(&batches, swaps).await }
+            let (batches, telling) = (batches.clone(), telling.clone());
+            async move {
+                let answers = write::together(&batches, swaps).await;
+                due::tell_beside(&telling);
+                answers
+            }
         });
         let looking = front.clone();
         let looks = Batcher::new(LOOKS, move |ids: Vec<Id>| {

@@ -23,6 +23,7 @@
 //! in one statement, so nobody who dies in between leaves a record that is not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use onlyonce_core::record::{Id, StateName};
@@ -38,7 +39,8 @@ use crate::{Cursor, Error};
 const NEW: &str = "new";
 /// So many rows are read, and listed anew, at once.
 const ROWS_MAX: usize = 64;
-/// So many are told to be done at once: nobody looks into them.
+/// So many are told to be done at once: nobody looks into them. As many are worth a statement beside the requests; fewer are
+/// told with the next sweep.
 const DONE_MAX: usize = 256;
 /// So many records that list themselves are listed with others at once: each is written once more for it.
 const LONE_MAX: i64 = 128;
@@ -74,7 +76,7 @@ impl Row {
 /// Tells the list which of its rows this node knows to be done; then looks at what has listed itself or is new, and is due, and
 /// lists it by what has become of it.
 pub(super) async fn turn(pool: &Pool) -> Result<(), Error> {
-    tell_done(pool).await?;
+    tell_done(pool, 0).await?;
     list_lone(pool).await?;
     let mut after = None;
     for _ in 0..TURNS_MAX {
@@ -90,10 +92,22 @@ pub(super) async fn turn(pool: &Pool) -> Result<(), Error> {
     Ok(())
 }
 
-async fn tell_done(pool: &Pool) -> Result<(), Error> {
+/// Tells the list which of its rows are done, where many are: a task of its own, and one at a time. What cannot be told
+/// is looked at when it is due, like all that a node forgets.
+pub(super) fn tell_beside(pool: &Arc<Pool>) {
+    let Some(telling) = pool.followed.telling(DONE_MAX) else { return };
+    let pool = pool.clone();
+    tokio::spawn(async move {
+        let _telling = telling;
+        let _ = tell_done(&pool, DONE_MAX).await;
+    });
+}
+
+/// As long as at least so many are done.
+async fn tell_done(pool: &Pool, least: usize) -> Result<(), Error> {
     loop {
         let began = Instant::now();
-        let done = pool.followed.take_done(DONE_MAX);
+        let done = pool.followed.take_done(least, DONE_MAX);
         let due_at = || done.iter().map(|done| done.due_at);
         let (Some(first), Some(last)) = (due_at().min(), due_at().max()) else { return Ok(()) };
         let expires_at = done.iter().map(|done| done.expires_at).min().unwrap_or(first);

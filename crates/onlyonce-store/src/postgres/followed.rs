@@ -1,11 +1,13 @@
 //! What this node knows of the rows that it has listed: which of them are done.
 //!
 //! Nearly every record is completed by the node that reserved it, a moment later. Then its row of the list (`due.rs`) need not
-//! be looked into: the node remembers which ids of a row are still open, and tells the list of rows that have none left. It
-//! is a short cut and nothing relies on it: what a node forgets, or takes with it when it dies, is looked at when it is due.
+//! be looked into: the node remembers which ids of a row are still open, and tells the list of rows that have none left, many
+//! at once. It is a short cut and nothing relies on it: what a node forgets, or takes with it when it dies, is looked at
+//! when it is due.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use onlyonce_core::record::Id;
 use onlyonce_core::time::Timestamp;
@@ -18,7 +20,19 @@ const DONE_MAX: usize = 1 << 16;
 
 /// The rows of one node.
 #[derive(Debug, Default)]
-pub(super) struct Followed(Mutex<Rows>);
+pub(super) struct Followed {
+    rows: Mutex<Rows>,
+    is_being_told: AtomicBool,
+}
+
+/// Who tells the list beside the requests: one at a time.
+pub(super) struct Telling(Arc<Followed>);
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.0.is_being_told.store(false, Ordering::Release);
+    }
+}
 
 #[derive(Debug, Default)]
 struct Rows {
@@ -74,9 +88,19 @@ impl Followed {
         }
     }
 
-    /// Up to `limit` rows that are done, for once. What is due by now is anybody's, and forgotten.
-    pub(super) fn take_done(&self, limit: usize) -> Vec<Done> {
+    /// For whoever is to tell the list now: so many rows are done, and nobody else does.
+    pub(super) fn telling(self: &Arc<Self>, least: usize) -> Option<Telling> {
+        let is_due = self.lock().done.len() >= least;
+        (is_due && !self.is_being_told.swap(true, Ordering::AcqRel)).then(|| Telling(self.clone()))
+    }
+
+    /// Up to `limit` rows that are done, for once, where there are at least so many. What is due by now is anybody's, and
+    /// forgotten.
+    pub(super) fn take_done(&self, least: usize, limit: usize) -> Vec<Done> {
         let mut all = self.lock();
+        if all.done.len() < least {
+            return Vec::new();
+        }
         let Rows { rows, open, done, now } = &mut *all;
         rows.retain(|(due_at, _), _| Some(*due_at) > *now);
         open.retain(|_, place| rows.contains_key(place));
@@ -85,7 +109,7 @@ impl Followed {
     }
 
     fn lock(&self) -> MutexGuard<'_, Rows> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -103,11 +127,25 @@ mod tests {
         followed.listed(7, at(100), at(10), &ids);
         followed.completed(ids[1], at(900));
         followed.completed(ids[1], at(1));
-        assert_eq!(followed.take_done(9), []);
+        assert_eq!(followed.take_done(0, 9), []);
         followed.completed(ids[0], at(800));
         let done = Done { due_at: at(100), number: 7, expires_at: at(800) };
-        assert_eq!(followed.take_done(9), [done]);
-        assert_eq!(followed.take_done(9), [], "told once");
+        assert_eq!(followed.take_done(2, 9), [], "too few");
+        assert_eq!(followed.take_done(1, 9), [done]);
+        assert_eq!(followed.take_done(0, 9), [], "told once");
+    }
+
+    #[test]
+    fn one_at_a_time_tells_and_not_before_it_is_worth_it() {
+        let (followed, id) = (Arc::new(Followed::default()), Id([1; 32]));
+        followed.listed(7, at(100), at(10), &[id]);
+        assert!(followed.telling(1).is_none());
+        followed.completed(id, at(900));
+        assert!(followed.telling(2).is_none());
+        let telling = followed.telling(1);
+        assert!(telling.is_some() && followed.telling(1).is_none());
+        drop(telling);
+        assert!(followed.telling(1).is_some());
     }
 
     /// A node without workers grows no further.
@@ -118,7 +156,7 @@ mod tests {
             followed.listed(number, at(100), at(10), &[id]);
             followed.completed(id, at(900));
         }
-        assert_eq!(followed.take_done(usize::MAX).len(), DONE_MAX);
+        assert_eq!(followed.take_done(0, usize::MAX).len(), DONE_MAX);
         assert!(followed.lock().open.is_empty() && followed.lock().rows.is_empty());
     }
 
@@ -127,9 +165,9 @@ mod tests {
         let (followed, id) = (Followed::default(), Id([1; 32]));
         followed.listed(7, at(100), at(10), &[id]);
         followed.listed(8, at(300), at(200), &[]);
-        assert_eq!(followed.take_done(9), []);
+        assert_eq!(followed.take_done(0, 9), []);
         followed.completed(id, at(900));
-        assert_eq!(followed.take_done(9), []);
+        assert_eq!(followed.take_done(0, 9), []);
         assert!(followed.lock().open.is_empty());
     }
 }

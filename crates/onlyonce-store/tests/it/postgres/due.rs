@@ -205,6 +205,42 @@ async fn completions_are_hot_and_their_records_wait_where_the_reaper_looks() {
     assert_eq!(is_hot, "t", "{}", world.sql("SELECT n_tup_hot_upd, n_tup_upd FROM pg_stat_user_tables"));
 }
 
+/// M02: what a node knows to be done it tells by and by, so that little of it is looked into where the node dies.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_is_told_what_is_done_before_anybody_sweeps() {
+    const CALLERS: u64 = 8;
+    const KEYS_EACH: u64 = 250;
+    let (world, store) = World::new().await;
+    let callers = (0..CALLERS).map(|caller| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for number in 0..KEYS_EACH {
+                let key = format!("k{caller}-{number}");
+                let reserved = insert(&*store, draft(&key, Effects::Opaque, running()), 1).await.unwrap();
+                let (id, next) = draft(&key, Effects::Opaque, completed(When::AfterWrite(HOUR)));
+                let expected = Some(reserved.revision);
+                let change = Change { expected, revision: Revision(2), next, messages: Vec::new() };
+                assert!(matches!(store.swap(id, change).await.unwrap(), Swapped::Applied(_)));
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+    let rows = world.sql("SELECT count(*) FROM onlyonce_due").parse::<u32>().unwrap();
+    assert!(rows > 300, "{rows} batches are too few to show anything");
+    let mut told = world.listed_as("completed");
+    for _ in 0..100 {
+        if told > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        told = world.listed_as("completed");
+    }
+    assert!(told > 0, "nothing was told");
+    assert_eq!(world.missing(), "");
+}
+
 /// M01, M02: records of before the list are found too.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_older_schema_holds_is_listed_when_it_is_migrated() {
