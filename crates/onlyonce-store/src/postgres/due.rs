@@ -119,6 +119,7 @@ async fn tell_done(pool: &Pool, least: usize) -> Result<(), Error> {
     }
 }
 
+/// Lists with others what has listed itself and is due. Looked for first: a store at rest is not written to.
 async fn list_lone(pool: &Pool) -> Result<(), Error> {
     for _ in 0..TURNS_MAX {
         let began = Instant::now();

@@ -55,7 +55,7 @@ pub(super) async fn together(pool: &Pool, mut swaps: Vec<Swap>) -> Vec<Result<An
                 pool.doubts.settle(mark);
             }
             let mut answers = Answers::of(rows);
-            follow(pool, number, &swaps, &answers);
+            follow_batch(pool, number, &swaps, &answers);
             swaps.into_iter().map(|swap| answer(pool, answers.take(swap.id), swap)).collect()
         }
         Err(failure) => {
@@ -86,7 +86,7 @@ async fn lone(pool: &Pool, swap: Swap) -> Result<Answer, Error> {
     };
     if let Some(Found::Written(written_at)) = found {
         pool.doubts.settle(mark);
-        followed(pool, &swap, written_at);
+        follow_completion(pool, &swap, written_at);
     }
     answer(pool, found, swap)
 }
@@ -144,14 +144,14 @@ pub(super) async fn load(pool: &Pool, id: Id) -> Result<Option<Stored>, Error> {
 }
 
 /// Remembers what a batch has listed under its number, and what it has completed.
-fn follow(pool: &Pool, number: i64, swaps: &[Swap], answers: &Answers) {
+fn follow_batch(pool: &Pool, number: i64, swaps: &[Swap], answers: &Answers) {
     let mut listed: Vec<(&Swap, Timestamp)> = Vec::with_capacity(swaps.len());
     for swap in swaps {
         let Some(Found::Written(written_at)) = answers.find(swap.id) else { continue };
         if swap.is_listed() {
             listed.push((swap, *written_at));
         } else {
-            followed(pool, swap, *written_at);
+            follow_completion(pool, swap, *written_at);
         }
     }
     // A row that lists what was there before is left to who looks.
@@ -165,8 +165,8 @@ fn follow(pool: &Pool, number: i64, swaps: &[Swap], answers: &Answers) {
     pool.followed.listed(number, due_at, now, &ids);
 }
 
-/// The same for a lone write, which lists itself or is left to who looks: only a completion is worth remembering.
-fn followed(pool: &Pool, swap: &Swap, written_at: Timestamp) {
+/// All there is to remember of a lone write: what it lists is left to who looks.
+fn follow_completion(pool: &Pool, swap: &Swap, written_at: Timestamp) {
     if !swap.is_listed()
         && let Some(expires_at) = swap.due(written_at)
     {

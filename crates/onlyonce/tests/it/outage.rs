@@ -100,6 +100,25 @@ async fn a_completion_that_cannot_be_written_is_tried_on_until_it_is() {
     assert_eq!((again.summary(), world.handler.runs()), ("201 run 1".into(), 1));
 }
 
+/// X02: a store that is late for completions is late for reservations too.
+#[tokio::test(start_paused = true)]
+async fn completions_that_are_not_answered_open_the_breaker() {
+    let world = World::new(Policy::default());
+    let keys: Vec<String> = (0..5).map(|number| format!("k{number}")).collect();
+    let mut running = Vec::new();
+    for key in &keys {
+        running.push(world.start(order_with(key, &[("x-gate", "1")])).await);
+    }
+    world.store.always(Some(Fault::Stalled));
+    world.handler.open(keys.len());
+    for answer in running {
+        assert_eq!(answer.await.unwrap().header("idempotency-stored"), Some("false"));
+    }
+    let before = tokio::time::Instant::now();
+    assert_eq!(world.send(order("next")).await.summary(), "503 idempotency_store_unavailable");
+    assert!(before.elapsed() < Duration::from_millis(10), "refused at once");
+}
+
 /// X03
 #[tokio::test(start_paused = true)]
 async fn a_completion_that_could_never_be_written_is_unknown_and_never_a_second_run() {
