@@ -66,7 +66,7 @@ pub const VERSION: u8 = 1;
 
 /// The blob of a draft.
 pub fn encode(draft: &Draft) -> Vec<u8> {
-    let mut out = Writer::new(VERSION);
+    let mut out = Writer::new(VERSION, answer_bytes(draft));
     write_scope(&mut out, &draft.scope);
     out.text(draft.key.as_str());
     out.option(draft.route.as_deref(), Writer::text);
@@ -82,6 +82,14 @@ pub fn encode(draft: &Draft) -> Vec<u8> {
     out.option(draft.evidence.as_deref(), write_evidence);
     write_state(&mut out, &draft.state);
     out.finish()
+}
+
+/// About how many bytes its answer is written with.
+fn answer_bytes(draft: &Draft) -> usize {
+    const LENGTHS: usize = 2;
+    let State::Completed { response: Some(response), .. } = &draft.state else { return 0 };
+    let headers = response.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + LENGTHS);
+    headers.sum::<usize>() + response.body.len()
 }
 
 /// The draft of a blob.

@@ -20,6 +20,7 @@ pub mod codec;
 pub mod conformance;
 mod error;
 pub mod failpoint;
+mod hash;
 pub mod memory;
 pub mod outbox;
 #[cfg(feature = "postgres")]

@@ -32,7 +32,6 @@
 //! ```
 
 mod due;
-mod hash;
 mod letters;
 
 use std::array;
@@ -50,9 +49,9 @@ use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, Token};
 use onlyonce_core::time::Timestamp;
 
 use self::due::{Due, Place};
-use self::hash::ById;
 use self::letters::Letters;
 use crate::clock::{Clock, SystemClock};
+use crate::hash::ById;
 use crate::outbox::{Claimed, Message, Outbox, Settled};
 use crate::{Change, Cursor, Epoch, Error, Page, Query, Store, Swapped};
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use onlyonce_core::record::Id;
 
 use super::Limits;
+use crate::hash::ById;
 
 /// So many rows are worth a batch: a batch costs the store about as much as they do.
 const ROWS_WORTH: usize = 8;
@@ -30,7 +31,7 @@ pub(super) struct Queue<L> {
     /// In the order they go. No id is here twice, and none that is under way.
     ready: VecDeque<Entry<L>>,
     /// Every id that is ready or under way, with the writes that came after it.
-    behind: HashMap<Id, VecDeque<Entry<L>>>,
+    behind: HashMap<Id, VecDeque<Entry<L>>, ById>,
     in_flight: usize,
     /// Of what has an order: what has none is cheap to ask.
     rows_in_flight: usize,
@@ -65,7 +66,7 @@ impl<L> Queue<L> {
         Self {
             limits,
             ready: VecDeque::new(),
-            behind: HashMap::new(),
+            behind: HashMap::default(),
             in_flight: 0,
             rows_in_flight: 0,
             answered_at: None,

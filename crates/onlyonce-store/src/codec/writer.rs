@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use onlyonce_core::time::When;
 
-/// Most records without a body fit, so that they are written with one allocation.
+/// Most records fit beside their answer, so that they are written with one allocation.
 const CAPACITY: usize = 256;
 
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
-    pub(super) fn new(version: u8) -> Self {
-        let mut out = Vec::with_capacity(CAPACITY);
+    /// With room for an answer of so many bytes.
+    pub(super) fn new(version: u8, answer_bytes: usize) -> Self {
+        let mut out = Vec::with_capacity(CAPACITY + answer_bytes);
         out.push(version);
         Self(out)
     }

@@ -13,6 +13,7 @@ use onlyonce_core::record::Id;
 use onlyonce_core::time::Timestamp;
 
 use super::due::Place;
+use crate::hash::ById;
 
 /// More open records than this are not followed, nor more rows that are done: where nobody sweeps, nobody asks for them.
 const IDS_MAX: usize = 1 << 18;
@@ -38,7 +39,7 @@ impl Drop for Telling {
 struct Rows {
     rows: HashMap<Place, Row>,
     /// Which row lists an id that is open.
-    open: HashMap<Id, Place>,
+    open: HashMap<Id, Place, ById>,
     done: Vec<Done>,
     /// The latest moment that the store has told.
     now: Option<Timestamp>,

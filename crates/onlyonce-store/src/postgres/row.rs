@@ -102,23 +102,22 @@ impl Swap {
     }
 }
 
-/// Many writes as the server takes them: an array a column. A column that is null throughout is an empty array, which
-/// `unnest` fills up with nulls.
+/// Many writes as the server takes them: an array a column.
 pub(super) struct Columns<'a> {
     pub(super) ids: Vec<&'a [u8]>,
     /// Of updates alone.
     pub(super) expected: Vec<Option<i64>>,
     pub(super) revisions: Vec<i64>,
-    pub(super) due_at: Vec<Option<Moment>>,
-    pub(super) due_after: Vec<Option<Span>>,
-    pub(super) states: Vec<&'static str>,
-    pub(super) scopes: Vec<&'a [u8]>,
-    pub(super) labels: Vec<Option<Cow<'a, str>>>,
     pub(super) keys: Vec<Cow<'a, str>>,
-    pub(super) routes: Vec<Option<Cow<'a, str>>>,
     pub(super) records: Vec<&'a [u8]>,
-    /// Of updates alone: inserts are. Empty where none is.
-    pub(super) listed: Vec<bool>,
+    pub(super) due_at: Column<Moment>,
+    pub(super) due_after: Column<Span>,
+    pub(super) states: Column<&'static str>,
+    pub(super) scopes: Column<&'a [u8]>,
+    pub(super) labels: Column<Cow<'a, str>>,
+    pub(super) routes: Column<Cow<'a, str>>,
+    /// Of updates alone: inserts are.
+    pub(super) listed: Column<bool>,
 }
 
 impl<'a> Columns<'a> {
@@ -127,27 +126,35 @@ impl<'a> Columns<'a> {
             ids: swaps.iter().map(|swap| &swap.id.0[..]).collect(),
             expected: swaps.iter().map(|swap| swap.expected).collect(),
             revisions: swaps.iter().map(|swap| swap.revision).collect(),
-            due_at: unless_null(swaps, |swap| swap.due_at),
-            due_after: unless_null(swaps, |swap| swap.due_after),
-            states: swaps.iter().map(|swap| swap.state()).collect(),
-            scopes: swaps.iter().map(|swap| swap.scope()).collect(),
-            labels: unless_null(swaps, Swap::label),
             keys: swaps.iter().map(|swap| swap.key()).collect(),
-            routes: unless_null(swaps, Swap::route),
             records: swaps.iter().map(|swap| &swap.record[..]).collect(),
-            listed: if swaps.iter().any(|swap| swap.is_listed()) {
-                swaps.iter().map(|swap| swap.is_listed()).collect()
-            } else {
-                Vec::new()
-            },
+            due_at: Column::of(swaps, |swap| swap.due_at),
+            due_after: Column::of(swaps, |swap| swap.due_after),
+            states: Column::of(swaps, |swap| Some(swap.state())),
+            scopes: Column::of(swaps, |swap| Some(swap.scope())),
+            labels: Column::of(swaps, Swap::label),
+            routes: Column::of(swaps, Swap::route),
+            listed: Column::of(swaps, |swap| Some(swap.is_listed())),
         }
     }
 }
 
-/// A column of what may be null; empty where all of it is.
-fn unless_null<'a, T>(swaps: &[&'a Swap], column: impl Fn(&'a Swap) -> Option<T>) -> Vec<Option<T>> {
-    let values: Vec<Option<T>> = swaps.iter().map(|swap| column(swap)).collect();
-    if values.iter().all(Option::is_none) { Vec::new() } else { values }
+/// A column that may be the same throughout, as most of them are where one policy writes. Then it is sent once: `each` is empty,
+/// which `unnest` fills up with nulls, and a null stands for `all`.
+pub(super) struct Column<T> {
+    pub(super) each: Vec<Option<T>>,
+    pub(super) all: Option<T>,
+}
+
+impl<T: PartialEq> Column<T> {
+    fn of<'a>(swaps: &[&'a Swap], value: impl Fn(&'a Swap) -> Option<T>) -> Self {
+        let mut values = swaps.iter().map(|swap| value(swap));
+        let first = values.next().flatten();
+        if values.all(|value| value == first) {
+            return Self { each: Vec::new(), all: first };
+        }
+        Self { each: swaps.iter().map(|swap| value(swap)).collect(), all: None }
+    }
 }
 
 /// What a row of the list stands under: at random, so that no two are listed alike.

@@ -257,61 +257,77 @@ fn beside_one(number: &str, [keys, destinations, payloads]: [&str; 3]) -> String
 /// Many writes at once. It waits for a row that somebody holds, as long as the lock time-out allows, and then nothing of it
 /// is written: who meets one goes on with the careful one. Relies on the primary key, and on the rows' locks, taken in the
 /// order of ids, which is the order they are given in.
-/// What stands in the way is looked up only where not everything was written. A row that stands there with a revision
-/// that one of the updates expects answers nothing: it is that update's own, and was skipped, or it goes alone for
-/// nothing.
+/// Where everything was written, at the moment the statement came, one row without an id says so. Else each that was has a
+/// row, and what stands in the way is looked up. A row that stands there with a revision that one of the updates expects
+/// answers nothing: it is that update's own, and was skipped, or it goes alone for nothing.
 ///
-/// As arrays, of inserts: id, revision, due at, due after, state, scope, label, key, route, record; and of updates: id,
-/// expected revision, revision, due at, due after, state, label, route, record, whether it is listed; and the number that
-/// all are listed under
+/// As arrays, of inserts: id, revision, key, record, due at, due after, state, scope, label, route; the last six again, each
+/// as it is throughout; of updates: id, expected revision, revision, record, due at, due after, state, label, route,
+/// whether it is listed; the last six again; and the number that all are listed under
 const BATCH: &str = "
     WITH inserted AS (
         INSERT INTO {schema}.onlyonce_record
-            (id, revision, written_at, due_at, state, scope, label, key, route, record)
-        SELECT id, revision, statement_timestamp(),
-               least(due_at, statement_timestamp() + due_after),
-               state, scope, label, key, route, record
-        FROM unnest($1::bytea[], $2::bigint[], $3::timestamptz[], $4::interval[], $5::text[], $6::bytea[],
-                    $7::text[], $8::text[], $9::text[], $10::bytea[])
-            AS given (id, revision, due_at, due_after, state, scope, label, key, route, record)
+            (id, revision, written_at, key, record, due_at, state, scope, label, route)
+        SELECT id, revision, statement_timestamp(), key, record,
+               least(coalesce(due_at, $11::timestamptz),
+                     statement_timestamp() + coalesce(due_after, $12::interval)),
+               coalesce(state, $13::text), coalesce(scope, $14::bytea),
+               coalesce(label, $15::text), coalesce(route, $16::text)
+        FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::bytea[], $5::timestamptz[], $6::interval[],
+                    $7::text[], $8::bytea[], $9::text[], $10::text[])
+            AS given (id, revision, key, record, due_at, due_after, state, scope, label, route)
         ON CONFLICT (id) DO NOTHING
         RETURNING id, written_at, due_at
     ),
     updated AS (
         UPDATE {schema}.onlyonce_record AS record
         SET revision = locked.revision, written_at = greatest(statement_timestamp(), record.written_at),
-            due_at = least(locked.due_at,
-                           greatest(statement_timestamp(), record.written_at) + locked.due_after),
-            state = locked.state, label = locked.label, route = locked.route, record = locked.record
+            record = locked.record,
+            due_at = least(coalesce(locked.due_at, $27::timestamptz),
+                           greatest(statement_timestamp(), record.written_at)
+                               + coalesce(locked.due_after, $28::interval)),
+            state = coalesce(locked.state, $29::text),
+            label = coalesce(locked.label, $30::text), route = coalesce(locked.route, $31::text)
         FROM {updates}
         WHERE record.id = locked.id AND record.revision = locked.expected
-        RETURNING record.id, record.written_at, record.due_at, locked.is_listed
+        RETURNING record.id, record.written_at, record.due_at,
+                  coalesce(locked.is_listed, $32::boolean) AS is_listed
+    ),
+    told AS (
+        SELECT count(*) FILTER (WHERE written_at = statement_timestamp())
+                   = cardinality($1::bytea[]) + cardinality($17::bytea[]) AS is_all,
+               array_agg(id) FILTER (WHERE is_listed) AS ids,
+               min(due_at) FILTER (WHERE is_listed) AS due_at
+        FROM (SELECT id, written_at, due_at, true AS is_listed FROM inserted
+              UNION ALL
+              SELECT id, written_at, due_at, is_listed FROM updated) AS written
     ),
     listed AS (
         INSERT INTO {schema}.onlyonce_due (state, due_at, number, ids)
-        SELECT 'new', least(min(due_at), statement_timestamp() + {first_look}),
-               $21::bigint, array_agg(id)
-        FROM (SELECT id, due_at FROM inserted UNION ALL SELECT id, due_at FROM updated WHERE is_listed) AS written
-        HAVING count(*) > 0
+        SELECT 'new', least(due_at, statement_timestamp() + {first_look}), $33::bigint, ids
+        FROM told WHERE ids IS NOT NULL
     )
+    SELECT NULL::bytea, NULL::bigint, statement_timestamp(), NULL::bytea, NULL::timestamptz FROM told WHERE is_all
+    UNION ALL
     SELECT id, NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM inserted
+    WHERE NOT (SELECT is_all FROM told)
     UNION ALL
     SELECT id, NULL::bigint, written_at, NULL::bytea, NULL::timestamptz FROM updated
+    WHERE NOT (SELECT is_all FROM told)
     UNION ALL
     SELECT record.id, record.revision, record.written_at, record.record,
            greatest(clock_timestamp(), record.written_at)
-    FROM unnest($1::bytea[] || $11::bytea[]) AS given (id)
+    FROM unnest($1::bytea[] || $17::bytea[]) AS given (id)
         JOIN {schema}.onlyonce_record AS record ON record.id = given.id
-    WHERE (SELECT count(*) FROM inserted) + (SELECT count(*) FROM updated)
-              < cardinality($1::bytea[]) + cardinality($11::bytea[])
-      AND record.revision <> ALL ($12::bigint[])";
+    WHERE NOT (SELECT is_all FROM told)
+      AND record.revision <> ALL ($18::bigint[])";
 
 /// What is to be updated, as it is given.
 const UPDATES: &str = "
-            unnest($11::bytea[], $12::bigint[], $13::bigint[], $14::timestamptz[], $15::interval[], $16::text[],
-                   $17::text[], $18::text[], $19::bytea[], $20::boolean[]) AS";
+            unnest($17::bytea[], $18::bigint[], $19::bigint[], $20::bytea[], $21::timestamptz[], $22::interval[],
+                   $23::text[], $24::text[], $25::text[], $26::boolean[]) AS";
 const UPDATED_COLUMNS: &str =
-    "(id, expected, revision, due_at, due_after, state, label, route, record, is_listed)";
+    "(id, expected, revision, record, due_at, due_after, state, label, route, is_listed)";
 /// The same without what somebody holds: that answers nothing, and goes alone. Each row is looked up, and its lock
 /// written down, once more for it: a tenth of the server's work for a batch.
 const UNHELD: &str = "(

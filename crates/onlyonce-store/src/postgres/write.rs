@@ -50,11 +50,10 @@ pub(super) async fn together(pool: &Pool, mut swaps: Vec<Swap>) -> Vec<Result<An
     }
     let (mark, number) = (pool.doubts.mark(), row::fresh_number());
     match many(pool, &swaps, number).await {
-        Ok(rows) => {
-            if rows.iter().any(|(_, found)| matches!(found, Found::Written(_))) {
+        Ok(mut answers) => {
+            if swaps.iter().any(|swap| answers.written_at(swap.id).is_some()) {
                 pool.doubts.settle(mark);
             }
-            let mut answers = Answers::of(rows);
             follow_batch(pool, number, &swaps, &answers);
             swaps.into_iter().map(|swap| answer(pool, answers.take(swap.id), swap)).collect()
         }
@@ -147,11 +146,11 @@ pub(super) async fn load(pool: &Pool, id: Id) -> Result<Option<Stored>, Error> {
 fn follow_batch(pool: &Pool, number: i64, swaps: &[Swap], answers: &Answers) {
     let mut listed: Vec<(&Swap, Timestamp)> = Vec::with_capacity(swaps.len());
     for swap in swaps {
-        let Some(Found::Written(written_at)) = answers.find(swap.id) else { continue };
+        let Some(written_at) = answers.written_at(swap.id) else { continue };
         if swap.is_listed() {
-            listed.push((swap, *written_at));
+            listed.push((swap, written_at));
         } else {
-            follow_completion(pool, swap, *written_at);
+            follow_completion(pool, swap, written_at);
         }
     }
     // A row that lists what was there before is left to who looks.
@@ -182,36 +181,64 @@ enum Found {
     Stands(Box<Result<Stored, Error>>),
 }
 
-/// The answers of a statement, each for its row. There is at most one for a row, but where it was deleted between the
-/// beginning of the statement and its insert: then it was written, and that counts.
-struct Answers {
-    /// By id.
-    rows: Vec<(Id, Option<Found>)>,
+/// The answers of a batch.
+enum Answers {
+    /// All of it was written, at this moment.
+    All(Timestamp),
+    /// Each for its row, by id. There is at most one for a row, but where it was deleted between the beginning of the
+    /// statement and its insert: then it was written, and that counts.
+    Each(Vec<(Id, Option<Found>)>),
 }
 
 impl Answers {
-    fn of(rows: Vec<(Id, Found)>) -> Self {
-        let mut rows: Vec<_> = rows.into_iter().map(|(id, found)| (id, Some(found))).collect();
+    fn of(rows: &[Row]) -> Self {
+        if let [row] = rows
+            && let (Ok(None), Ok(written_at)) = (column::<Option<&[u8]>>(row, 0), column::<Moment>(row, 2))
+        {
+            return Self::All(written_at.0);
+        }
+        // A row that names no record of ours answers for none.
+        let answer = |row| row::id(row, 0).ok().map(|id| (id, Some(found(id, row, 1))));
+        let mut answers: Vec<_> = rows.iter().filter_map(answer).collect();
         let is_written = |found: &Option<Found>| matches!(found, Some(Found::Written(_)));
-        rows.sort_unstable_by(|(one, found), (other, beside)| {
+        answers.sort_unstable_by(|(one, found), (other, beside)| {
             one.0.cmp(&other.0).then_with(|| is_written(beside).cmp(&is_written(found)))
         });
-        rows.dedup_by_key(|(id, _)| *id);
-        Self { rows }
+        answers.dedup_by_key(|(id, _)| *id);
+        Self::Each(answers)
     }
 
-    fn place(&self, id: Id) -> Option<usize> {
-        self.rows.binary_search_by(|(other, _)| other.0.cmp(&id.0)).ok()
+    /// How many rows of so many were answered.
+    fn count(&self, rows: usize) -> usize {
+        match self {
+            Self::All(_) => rows,
+            Self::Each(answers) => answers.len(),
+        }
     }
 
-    fn find(&self, id: Id) -> Option<&Found> {
-        self.rows[self.place(id)?].1.as_ref()
+    fn written_at(&self, id: Id) -> Option<Timestamp> {
+        match self {
+            Self::All(written_at) => Some(*written_at),
+            Self::Each(answers) => match &answers[place(answers, id)?].1 {
+                Some(Found::Written(written_at)) => Some(*written_at),
+                Some(Found::Stands(_)) | None => None,
+            },
+        }
     }
 
     fn take(&mut self, id: Id) -> Option<Found> {
-        let place = self.place(id)?;
-        self.rows[place].1.take()
+        match self {
+            Self::All(written_at) => Some(Found::Written(*written_at)),
+            Self::Each(answers) => {
+                let place = place(answers, id)?;
+                answers[place].1.take()
+            }
+        }
     }
+}
+
+fn place(answers: &[(Id, Option<Found>)], id: Id) -> Option<usize> {
+    answers.binary_search_by(|(other, _)| other.0.cmp(&id.0)).ok()
 }
 
 /// One record by itself. An insert that is lost is shown what stands there in the same trip; an update is not.
@@ -272,33 +299,45 @@ async fn in_full(pool: &Pool, swap: &Swap) -> Result<Option<Found>, Failure> {
 }
 
 /// In the order of ids: rows are locked in that order.
-async fn many(pool: &Pool, swaps: &[Swap], number: i64) -> Result<Vec<(Id, Found)>, Failure> {
+async fn many(pool: &Pool, swaps: &[Swap], number: i64) -> Result<Answers, Failure> {
     let mut sorted: Vec<&Swap> = swaps.iter().collect();
     sorted.sort_unstable_by_key(|swap| swap.id.0);
     let (inserts, updates): (Vec<&Swap>, Vec<&Swap>) =
         sorted.into_iter().partition(|swap| swap.expected.is_none());
     let (inserts, updates) = (Columns::of(&inserts), Columns::of(&updates));
-    let parameters: [&(dyn ToSql + Sync); 21] = [
+    let parameters: [&(dyn ToSql + Sync); 33] = [
         &inserts.ids,
         &inserts.revisions,
-        &inserts.due_at,
-        &inserts.due_after,
-        &inserts.states,
-        &inserts.scopes,
-        &inserts.labels,
         &inserts.keys,
-        &inserts.routes,
         &inserts.records,
+        &inserts.due_at.each,
+        &inserts.due_after.each,
+        &inserts.states.each,
+        &inserts.scopes.each,
+        &inserts.labels.each,
+        &inserts.routes.each,
+        &inserts.due_at.all,
+        &inserts.due_after.all,
+        &inserts.states.all,
+        &inserts.scopes.all,
+        &inserts.labels.all,
+        &inserts.routes.all,
         &updates.ids,
         &updates.expected,
         &updates.revisions,
-        &updates.due_at,
-        &updates.due_after,
-        &updates.states,
-        &updates.labels,
-        &updates.routes,
         &updates.records,
-        &updates.listed,
+        &updates.due_at.each,
+        &updates.due_after.each,
+        &updates.states.each,
+        &updates.labels.each,
+        &updates.routes.each,
+        &updates.listed.each,
+        &updates.due_at.all,
+        &updates.due_after.all,
+        &updates.states.all,
+        &updates.labels.all,
+        &updates.routes.all,
+        &updates.listed.all,
         &number,
     ];
     let care = pool.held.care();
@@ -310,13 +349,12 @@ async fn many(pool: &Pool, swaps: &[Swap], number: i64) -> Result<Vec<(Id, Found
         }
         (_, rows) => rows?,
     };
-    if rows.len() < swaps.len() {
+    let answers = Answers::of(&rows);
+    if answers.count(swaps.len()) < swaps.len() {
         // What answers nothing was held, as far as anybody can tell.
         pool.held.met();
     }
-    // A row that names no record of ours answers for none.
-    let answers = rows.iter().filter_map(|row| row::id(row, 0).ok().map(|id| (id, found(id, row, 1))));
-    Ok(answers.collect())
+    Ok(answers)
 }
 
 /// From the columns of a record, from `first` on; what was written has no revision there.

@@ -7,7 +7,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 #[derive(Clone)]
-pub(super) struct ById([u64; 2]);
+pub(crate) struct ById([u64; 2]);
 
 impl Default for ById {
     fn default() -> Self {
@@ -24,14 +24,14 @@ impl BuildHasher for ById {
     }
 }
 
-pub(super) struct IdHasher {
+pub(crate) struct IdHasher {
     drawn: [u64; 2],
     hash: u64,
 }
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // The last bytes: the first one has chosen the shard.
+        // The last bytes: of a table in shards, the first one has chosen the shard.
         let (rest, last) = bytes.split_last_chunk().unwrap_or((bytes, &[0; 8]));
         let before = rest.last_chunk().unwrap_or(&[0; 8]);
         let factors = [before, last].map(|bytes| u64::from_le_bytes(*bytes));
