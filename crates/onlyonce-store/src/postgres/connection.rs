@@ -55,7 +55,7 @@ impl Connection {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Error> {
         let statement = self.prepare(statements, verb).await?;
-        self.wire.carry(self.client.query(&statement, parameters)).await
+        self.wire.carry(|| self.client.query(&statement, parameters)).await
     }
 
     /// The rows of a statement; where it has none, those of a look at this record, which is sent right behind it. The look
@@ -82,32 +82,34 @@ impl Connection {
             }
             answer
         });
-        let rows = self.wire.carry(written).await?;
+        let rows = self.wire.carry(|| written).await?;
         match found {
             _ if !rows.is_empty() => Ok(rows),
             Poll::Ready(answer) => answer,
-            Poll::Pending => self.wire.carry(looked).await,
+            Poll::Pending => self.wire.carry(|| looked).await,
         }
     }
 
     /// A statement as this connection knows it.
     pub(super) async fn prepare(&mut self, statements: &Statements, verb: Verb) -> Result<Statement, Error> {
+        match self.prepared.get(verb as usize) {
+            Some(Some(statement)) => Ok(statement.clone()),
+            // Apart: hardly anybody has need of the room for it.
+            Some(None) | None => Box::pin(self.prepare_anew(statements, verb)).await,
+        }
+    }
+
+    async fn prepare_anew(&mut self, statements: &Statements, verb: Verb) -> Result<Statement, Error> {
         let place = verb as usize;
+        let prepared = self.wire.carry(|| self.client.prepare(statements.sql(verb))).await?;
         if self.prepared.len() <= place {
             self.prepared.resize(place + 1, None);
         }
-        let statement = match &self.prepared[place] {
-            Some(statement) => statement,
-            None => {
-                let prepared = self.wire.carry(self.client.prepare(statements.sql(verb))).await?;
-                self.prepared[place].insert(prepared)
-            }
-        };
-        Ok(statement.clone())
+        Ok(self.prepared[place].insert(prepared).clone())
     }
 
     pub(super) async fn simple_query(&mut self, sql: &str) -> Result<Vec<SimpleQueryMessage>, Error> {
-        self.wire.carry(self.client.simple_query(sql)).await
+        self.wire.carry(|| self.client.simple_query(sql)).await
     }
 
     /// False where the server has closed it, or the way to it is gone, as far as this node was told.
@@ -145,9 +147,13 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// The answer to what is asked, sending and reading until it is there.
-    async fn carry<T>(&mut self, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let mut asked = pin!(asked);
+    /// The answer to what is asked, sending and reading until it is there. It is asked here: handed in, it would have its room
+    /// twice.
+    async fn carry<T, F>(&mut self, ask: impl FnOnce() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut asked = pin!(ask());
         std::future::poll_fn(|context| self.poll(context, |_, bell| asked.as_mut().poll(bell))).await
     }
 

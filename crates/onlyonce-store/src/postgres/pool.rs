@@ -116,7 +116,7 @@ impl Pool {
         verb: Verb,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Failure> {
-        self.in_time(self.ask(verb, parameters, None)).await
+        self.in_time(|| self.ask(verb, parameters, None)).await
     }
 
     /// The same for a statement that writes.
@@ -135,7 +135,7 @@ impl Pool {
         parameters: &[&(dyn ToSql + Sync)],
         id: Id,
     ) -> Result<Vec<Row>, Failure> {
-        self.written(|| self.in_time(self.ask(verb, parameters, Some(id)))).await
+        self.written(|| self.in_time(|| self.ask(verb, parameters, Some(id)))).await
     }
 
     /// The same for a batch of so many rows.
@@ -145,7 +145,7 @@ impl Pool {
         rows: usize,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Failure> {
-        self.written(|| self.in_time(self.ask_on_line(care, rows, parameters))).await
+        self.written(|| self.in_time(|| self.ask_on_line(care, rows, parameters))).await
     }
 
     /// Sent again where it met another transaction: nothing of it was written.
@@ -168,16 +168,16 @@ impl Pool {
         send().await
     }
 
-    /// An answer, or that there was none in time.
-    async fn in_time(
-        &self,
-        answer: impl Future<Output = Result<Vec<Row>, Failure>>,
-    ) -> Result<Vec<Row>, Failure> {
+    /// An answer, or that there was none in time. It is asked for here: handed in, it would have its room twice.
+    async fn in_time<F>(&self, ask: impl FnOnce() -> F) -> Result<Vec<Row>, Failure>
+    where
+        F: Future<Output = Result<Vec<Row>, Failure>>,
+    {
         let late = || {
             self.doubts.lost();
             Failure::late(&self.place, self.patience)
         };
-        timeout(self.patience, answer).await.unwrap_or_else(|_| Err(late()))
+        timeout(self.patience, ask()).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Where a statement has no row, and an id is given to look at: the row of that.
@@ -251,7 +251,8 @@ impl Pool {
                 return Ok(connection);
             }
         }
-        self.connect().await
+        // Apart: hardly anybody has need of the room for it.
+        Box::pin(self.connect()).await
     }
 
     fn idle_one(&self) -> Option<Connection> {
@@ -274,9 +275,14 @@ impl Pool {
 
     /// The line, or a new one where it cannot be used any more.
     async fn line(&self) -> Result<Arc<Line>, Failure> {
-        if let Some(line) = self.usable_line() {
-            return Ok(line);
+        match self.usable_line() {
+            Some(line) => Ok(line),
+            // Apart: hardly anybody has need of the room for it.
+            None => Box::pin(self.new_line()).await,
         }
+    }
+
+    async fn new_line(&self) -> Result<Arc<Line>, Failure> {
         let _alone = acquired(&self.making).await;
         if let Some(line) = self.usable_line() {
             return Ok(line);

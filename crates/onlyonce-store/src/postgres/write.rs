@@ -49,7 +49,8 @@ pub(super) async fn together(pool: &Pool, mut swaps: Vec<Swap>) -> Vec<Result<An
         return vec![lone(pool, swap).await];
     }
     let (mark, number) = (pool.doubts.mark(), row::fresh_number());
-    match many(pool, &swaps, number).await {
+    // Apart: a lone write has no need of the room for it.
+    match Box::pin(many(pool, &swaps, number)).await {
         Ok(mut answers) => {
             if swaps.iter().any(|swap| answers.written_at(swap.id).is_some()) {
                 pool.doubts.settle(mark);
@@ -75,7 +76,7 @@ pub(super) async fn together(pool: &Pool, mut swaps: Vec<Swap>) -> Vec<Result<An
 /// Writes what nothing came along with, by the plain statement where that will do.
 async fn lone(pool: &Pool, swap: Swap) -> Result<Answer, Error> {
     let mark = pool.doubts.mark();
-    let asked = if swap.is_plain() { plain(pool, &swap).await } else { in_full(pool, &swap).await };
+    let asked = if swap.is_plain() { plain(pool, &swap).await } else { Box::pin(in_full(pool, &swap)).await };
     let found = match asked {
         Ok(found) => found,
         Err(failure) if matches!(failure.left, Left::Busy | Left::Again) => {
