@@ -16,6 +16,8 @@ use xtask::wire::Wire;
 const SETTINGS: [(&str, &str); 3] =
     [("shared_buffers", "1GB"), ("max_wal_size", "6GB"), ("checkpoint_timeout", "1h")];
 
+/// What the names of databases begin with that go with their server.
+const FOR_ONE: &str = "bench_for_one_";
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -34,8 +36,23 @@ impl Database {
 
     /// The name of a database that is empty.
     pub(super) fn fresh(&self) -> String {
+        self.make("bench_")
+    }
+
+    /// The same for one server alone. Those of servers that are gone go first: else they would be vacuumed while others are
+    /// measured, and the log would get a new file again and again, where a server in service uses its old ones.
+    pub(super) fn fresh_for_one(&self) -> String {
+        let left = self.server.sql(&format!(
+            "SELECT datname FROM pg_database AS left_over WHERE datname LIKE '{FOR_ONE}%'
+             AND NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = left_over.datname)"
+        ));
+        left.lines().for_each(|name| self.drop(name));
+        self.make(FOR_ONE)
+    }
+
+    fn make(&self, first: &str) -> String {
         self.made.set(self.made.get() + 1);
-        let name = format!("bench_{}", self.made.get());
+        let name = format!("{first}{}", self.made.get());
         self.server.sql(&format!("CREATE DATABASE {name}"));
         name
     }

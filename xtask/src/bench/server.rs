@@ -49,7 +49,7 @@ impl Server {
             }
             Program::Handler { package, place: Place::Database } => {
                 let database = tools.database()?;
-                Self::on_database(tools, package, &database.url(&database.fresh()), &[])
+                Self::on_database(tools, package, &database.url(&database.fresh_for_one()), &[])
             }
             Program::Proxy { package } => {
                 Self::before_plain(tools, |upstream| Self::package(tools, package, &[&upstream.to_string()]))
@@ -94,7 +94,7 @@ impl Server {
         let store = match place {
             Place::Own | Place::Memory => "memory:".to_owned(),
             Place::File => sqlite(&folder.store()),
-            Place::Database => tools.database()?.url(&tools.database()?.fresh()),
+            Place::Database => tools.database()?.url(&tools.database()?.fresh_for_one()),
         };
         let mut command = tools.command(&tools.product(), End::Kill);
         Flags { config: None, upstream, store: &store }.give(&mut command);

@@ -128,13 +128,13 @@ impl<'a> Columns<'a> {
             revisions: swaps.iter().map(|swap| swap.revision).collect(),
             keys: swaps.iter().map(|swap| swap.key()).collect(),
             records: swaps.iter().map(|swap| &swap.record[..]).collect(),
-            due_at: Column::of(swaps, |swap| swap.due_at),
-            due_after: Column::of(swaps, |swap| swap.due_after),
-            states: Column::of(swaps, |swap| Some(swap.state())),
-            scopes: Column::of(swaps, |swap| Some(swap.scope())),
-            labels: Column::of(swaps, Swap::label),
-            routes: Column::of(swaps, Swap::route),
-            listed: Column::of(swaps, |swap| Some(swap.is_listed())),
+            due_at: Column::of(swaps.iter().map(|swap| swap.due_at)),
+            due_after: Column::of(swaps.iter().map(|swap| swap.due_after)),
+            states: Column::of(swaps.iter().map(|swap| Some(swap.state()))),
+            scopes: Column::of(swaps.iter().map(|swap| Some(swap.scope()))),
+            labels: Column::of(swaps.iter().map(|swap| swap.label())),
+            routes: Column::of(swaps.iter().map(|swap| swap.route())),
+            listed: Column::of(swaps.iter().map(|swap| Some(swap.is_listed()))),
         }
     }
 }
@@ -147,13 +147,13 @@ pub(super) struct Column<T> {
 }
 
 impl<T: PartialEq> Column<T> {
-    fn of<'a>(swaps: &[&'a Swap], value: impl Fn(&'a Swap) -> Option<T>) -> Self {
-        let mut values = swaps.iter().map(|swap| value(swap));
-        let first = values.next().flatten();
-        if values.all(|value| value == first) {
+    fn of(values: impl Iterator<Item = Option<T>> + Clone) -> Self {
+        let mut rest = values.clone();
+        let first = rest.next().flatten();
+        if rest.all(|value| value == first) {
             return Self { each: Vec::new(), all: first };
         }
-        Self { each: swaps.iter().map(|swap| value(swap)).collect(), all: None }
+        Self { each: values.collect(), all: None }
     }
 }
 
@@ -291,6 +291,20 @@ mod tests {
         let mut bytes = BytesMut::new();
         Moment(Timestamp::from_micros(micros)).to_sql(&Type::TIMESTAMPTZ, &mut bytes).unwrap();
         i64::from_be_bytes(bytes[..].try_into().unwrap())
+    }
+
+    #[test]
+    fn what_is_the_same_throughout_is_sent_once() {
+        let sent = |values: &[Option<u8>]| {
+            let column = Column::of(values.iter().copied());
+            (column.each, column.all)
+        };
+        assert_eq!(sent(&[]), (vec![], None));
+        assert_eq!(sent(&[Some(1), Some(1)]), (vec![], Some(1)));
+        assert_eq!(sent(&[None, None]), (vec![], None));
+        for mixed in [[Some(1), Some(2)], [Some(1), None], [None, Some(1)]] {
+            assert_eq!(sent(&mixed), (mixed.to_vec(), None), "a null stands for itself where all are sent");
+        }
     }
 
     #[test]

@@ -88,7 +88,11 @@ impl Found {
         let [hand, layer] = medians(&self.one_caller, |sample| sample.p50_ms)?;
         Some(Line {
             what: "one caller at a time: p50 to the hand-written".to_owned(),
-            measured: format!("{} ({layer:.2} ms to {hand:.2})", spread_words(ratio, 2)),
+            measured: format!(
+                "{} ({layer:.2} ms to {hand:.2}; {} rounds)",
+                spread_words(ratio, 2),
+                self.one_caller.len()
+            ),
             target: "≤ 1.1".to_owned(),
             standing: ONE_CALLER.standing(ratio.median),
         })

@@ -1,10 +1,11 @@
 //! Writes that go together, and those that must go alone.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use onlyonce_core::record::{Effects, Id, Revision};
-use onlyonce_core::time::When;
+use onlyonce_core::record::{Draft, Effects, Id, Revision, State};
+use onlyonce_core::scope::Scope;
+use onlyonce_core::time::{Timestamp, When};
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped};
 use tokio::task::JoinHandle;
@@ -98,7 +99,7 @@ fn key(number: u64) -> String {
     format!("k{number}")
 }
 
-fn record(number: u64) -> (Id, Box<onlyonce_core::record::Draft>) {
+fn record(number: u64) -> (Id, Box<Draft>) {
     draft(&key(number), Effects::Opaque, running())
 }
 
@@ -246,6 +247,96 @@ async fn many_writes_at_once_take_few_transactions() {
     let row = world.other.query_one("SELECT count(DISTINCT id) FROM seen", &[]).await.unwrap();
     let transactions: i64 = row.get(0);
     assert!(transactions < 50, "{WRITES} writes took {transactions} transactions");
+}
+
+/// The record of this number as it is of this kind: what kinds share and what tells them apart is a column each.
+fn of_kind(number: u64, kind: u64, state: State<When>) -> (Id, Box<Draft>) {
+    let (_, mut next) = draft(&key(number), Effects::Opaque, state);
+    let label = [None, Some("acme"), Some("beta")][usize::try_from(kind % 3).unwrap()];
+    next.scope = Scope::stored([u8::try_from(kind % 2).unwrap(); 32], label.map(Into::into));
+    next.route = (kind % 4 != 3).then(|| format!("POST /{}", kind % 4).into());
+    (Id::of(&next.scope, &next.key), next)
+}
+
+/// E02: a column that is the same throughout is sent once, and the others for each row; either way each has its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_writes_each_record_as_it_is_whether_they_are_alike_or_differ() {
+    const WRITES: u64 = 60;
+    for kinds in [1, 12] {
+        let world = World::new(Options::default()).await;
+        let reserved = |number: u64| {
+            let lapses_at = When::AfterWrite(HOUR * u32::try_from(1 + number % kinds).unwrap());
+            of_kind(number, number % kinds, State::Running { lapses_at })
+        };
+        let ended = |number: u64| {
+            let moment = Timestamp::from_micros(4_102_444_800_000_000);
+            let state = match number % kinds {
+                3 | 4 => State::Retryable { retry_after: None, expires_at: When::AfterWrite(HOUR) },
+                5 => completed(When::At(moment)),
+                kind => completed(When::AfterWrite(HOUR * u32::try_from(1 + kind).unwrap())),
+            };
+            of_kind(number, number % kinds, state)
+        };
+        for (expected, revision) in [(None, 1), (Some(1), 2)] {
+            let drafted = |number| if expected.is_none() { reserved(number) } else { ended(number) };
+            let write = |number| {
+                let (store, (id, next)) = (world.store.clone(), drafted(number));
+                let change = Change {
+                    expected: expected.map(Revision),
+                    revision: Revision(revision),
+                    next,
+                    messages: Vec::new(),
+                };
+                tokio::spawn(async move { store.swap(id, change).await })
+            };
+            let writes: Vec<_> = (0..WRITES).map(write).collect();
+            for (number, write) in (0..).zip(writes) {
+                let Swapped::Applied(seen) = write.await.unwrap().unwrap() else {
+                    panic!("{number} is lost")
+                };
+                let (id, next) = drafted(number);
+                let due = next.due();
+                assert_eq!(*seen.record, next.clone().stamp(seen.now), "{number} of {kinds}");
+                assert_eq!(world.store.load(id).await.unwrap().unwrap().record, seen.record);
+                const SQL: &str = "SELECT state, scope, label, route, due_at = least($2::timestamptz,
+                                       written_at + $3::bigint * interval '1 s')
+                                   FROM onlyonce_record WHERE id = $1";
+                let at = due.at.map(|at| UNIX_EPOCH + Duration::from_micros(at.as_micros().cast_unsigned()));
+                let after = due.after_write.map(|after| after.as_secs().cast_signed());
+                let row = world.other.query_one(SQL, &[&&id.0[..], &at, &after]).await.unwrap();
+                assert_eq!(
+                    (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4)),
+                    (
+                        next.state.name().as_str(),
+                        &next.scope.digest()[..],
+                        next.scope.label(),
+                        next.route.as_deref(),
+                        true
+                    ),
+                    "{number} of {kinds}"
+                );
+            }
+        }
+    }
+}
+
+/// R01: of a batch that is written in part, each is told what became of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_batch_some_of_whose_keys_are_taken_each_is_told_its_own() {
+    let world = World::new(Options::default()).await;
+    world.fill().await;
+    let writes: Vec<_> = (0..4 * KEYS).map(|number| world.write(number, None)).collect();
+    for (number, write) in (0..).zip(writes) {
+        let (id, _) = record(number);
+        let now = world.store.load(id);
+        match write.await.unwrap().unwrap() {
+            Swapped::Applied(seen) if number >= KEYS => assert_eq!(seen.revision, Revision(2)),
+            Swapped::Lost(Some(seen)) if number < KEYS => {
+                assert_eq!((seen.revision, &seen.record), (Revision(1), &now.await.unwrap().unwrap().record));
+            }
+            swapped @ (Swapped::Applied(_) | Swapped::Lost(_)) => panic!("{number}: {swapped:?}"),
+        }
+    }
 }
 
 /// X05: nobody knows what was written, and the next write has a connection again.
