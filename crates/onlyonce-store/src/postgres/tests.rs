@@ -203,3 +203,12 @@ fn every_verb_has_its_own_place() {
         assert_eq!(verb as usize, place);
     }
 }
+
+/// A future that is handed to an `async fn` has its room twice: that is soon ten thousand bytes for each write to allocate.
+#[tokio::test]
+async fn a_write_under_way_takes_little_room() {
+    const BYTES_MAX: usize = 4_500;
+    let subject = Subject::new().await;
+    let bytes = size_of_val(&write::together(&subject.store.front, Vec::new()));
+    assert!(bytes <= BYTES_MAX, "{bytes}");
+}

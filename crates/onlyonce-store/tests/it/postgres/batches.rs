@@ -320,6 +320,22 @@ async fn a_batch_writes_each_record_as_it_is_whether_they_are_alike_or_differ() 
     }
 }
 
+/// E02: after a failover the new server's clock may be behind what a record was stamped with last.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_batch_no_record_is_stamped_before_its_last_stamp() {
+    let world = World::new(Options::default()).await;
+    world.fill().await;
+    let ahead = "UPDATE onlyonce_record SET written_at = written_at + interval '1 hour' WHERE key = 'k7'";
+    world.sql(ahead).await;
+    let before = world.store.load(record(HELD).0).await.unwrap().unwrap();
+    for (number, write) in (0..).zip(world.complete_all()) {
+        let Swapped::Applied(seen) = write.await.unwrap().unwrap() else { panic!("{number} is lost") };
+        let is_ahead = seen.record.written_at >= before.record.written_at;
+        assert_eq!(is_ahead, number == HELD, "{number}");
+        assert_eq!(world.store.load(record(number).0).await.unwrap().unwrap().record, seen.record);
+    }
+}
+
 /// R01: of a batch that is written in part, each is told what became of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_batch_some_of_whose_keys_are_taken_each_is_told_its_own() {
