@@ -28,6 +28,7 @@ pub mod postgres;
 mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod timers;
 
 use std::fmt;
 

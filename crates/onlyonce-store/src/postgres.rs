@@ -14,8 +14,9 @@
 //! ```
 //!
 //! 1. **One round trip to reserve, one to finish.** Each write is one statement, committed when it answers; a write that
-//!    is lost comes back with the record it was lost to (`statement.rs`), for a lone insert by a look that is sent right
-//!    behind it. Only a lone update that is lost, and that is rare, takes a second round trip for it.
+//!    is lost comes back with the record it was lost to (`statement.rs`). Two that are rare take a second round trip for it: a
+//!    lone update that is lost, and a lone insert whose key came by another node, where that has not happened for a minute
+//!    (`care.rs`).
 //! 2. **Many writes, one commit** ([`crate::batch`], `write.rs`): what comes while a commit is under way goes into the
 //!    next, which is sent while the one before is still executed (`line.rs`). No batch waits for one row, and one bad row
 //!    fails alone.
@@ -48,6 +49,7 @@ mod row;
 mod scan;
 mod statement;
 mod tls;
+mod tried;
 mod url;
 mod write;
 

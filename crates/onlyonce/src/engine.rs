@@ -11,9 +11,7 @@
 //!  finish ─ loop { finish ─ swap }, while the token is its own
 //! ```
 
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use onlyonce_core::machine::{self, Decision, Finish, Renewal, Request};
@@ -21,10 +19,9 @@ use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{Draft, Handle, Id, Record, Revision, Seen, Token};
 use onlyonce_core::refusal::Refusal;
+use onlyonce_store::timers::Timers;
 use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, failpoint};
-use pin_project_lite::pin_project;
-use tokio::task::unconstrained;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, sleep};
 
 use crate::breaker::Breaker;
 use crate::cache::Cache;
@@ -51,6 +48,7 @@ pub struct Engine {
     /// Apart, since a store that can be read may take no writes: a look that is answered says nothing about them.
     looks: Breaker,
     writes: Breaker,
+    timers: Timers,
     pub(crate) cache: Cache,
     pub(crate) trust: Trust,
     flights: Flights,
@@ -112,6 +110,7 @@ impl Engine {
             store,
             looks: Breaker::default(),
             writes: Breaker::default(),
+            timers: Timers::default(),
             cache: Cache::new(),
             trust: Trust::none(),
             flights: Flights::new(),
@@ -344,12 +343,12 @@ impl Engine {
             Err(error) => not_written(&ending, &error),
         }
         // Apart: hardly anybody has need of the room for it.
-        let tried = Box::pin(async {
+        let left = store_timeout.saturating_sub(asked_at.elapsed());
+        let tried = Box::pin(self.timers.within(left, async || {
             sleep(PAUSE).await;
             self.try_finish(ending, Instant::now()).await
-        });
-        let left = store_timeout.saturating_sub(asked_at.elapsed());
-        if let Some(finished) = within(left, tried).await {
+        }));
+        if let Some(finished) = tried.await {
             return finished;
         }
         let engine = self.clone();
@@ -357,8 +356,8 @@ impl Engine {
             // Duplicates here find it in the air until the truth is written, or the lease decides.
             let asked_at = Instant::now();
             let left = lease.deadline.saturating_duration_since(asked_at);
-            let tried = engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
-            if within(left, tried).await.is_none() {
+            let tried = || engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
+            if engine.timers.within(left, tried).await.is_none() {
                 tracing::error!(record = %lease.handle.id, "the outcome could not be written before the deadline; it will be unknown");
             }
         });
@@ -472,7 +471,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Unavailable, message).having_written_nothing());
         }
         let asked_at = Instant::now();
-        let answered = within(store_timeout, call).await.unwrap_or_else(|| {
+        let answered = self.timers.within(store_timeout, || call).await.unwrap_or_else(|| {
             let message = format!("the store did not answer within {} ms", store_timeout.as_millis());
             Err(Error::new(ErrorKind::Unavailable, message))
         });
@@ -485,36 +484,6 @@ impl Engine {
             Ok(_) | Err(_) => breaker.succeeded(),
         }
         answered
-    }
-}
-
-/// What a future comes to within a span; none past it. What is ready at once, as an engine in this process is, costs
-/// no timer.
-fn within<F: Future>(span: Duration, future: F) -> Within<F> {
-    Within { future, span, over: None }
-}
-
-pin_project! {
-    /// Written out, and not an `async fn`: that would have room for the future twice, as an argument and pinned.
-    struct Within<F> {
-        #[pin]
-        future: F,
-        span: Duration,
-        over: Option<Pin<Box<Sleep>>>,
-    }
-}
-
-impl<F: Future> Future for Within<F> {
-    type Output = Option<F::Output>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        if let Poll::Ready(value) = this.future.poll(cx) {
-            return Poll::Ready(Some(value));
-        }
-        let over = this.over.get_or_insert_with(|| Box::pin(sleep(*this.span)));
-        // A future that spends all that tokio lets a task do in one go must not keep the time-out from being looked at.
-        pin!(unconstrained(over.as_mut())).poll(cx).map(|()| None)
     }
 }
 

@@ -19,6 +19,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, SimpleQueryMessage, Socket, Statement};
 
+use super::care::Care;
 use super::statement::{Statements, Verb};
 
 /// Where the server warns that it has stopped waiting for its standby, in its own source: the message is translated.
@@ -58,11 +59,12 @@ impl Connection {
         self.wire.carry(|| self.client.query(&statement, parameters)).await
     }
 
-    /// The rows of a statement; where it has none, those of a look at this record, which is sent right behind it. The look
-    /// is a statement of its own and begins when the first has been committed; where nobody needs it, nobody waits for it,
-    /// and what it finds is thrown away by who comes next.
+    /// The rows of a statement; where it has none, those of a look at this record. Where care is taken, the look is sent right
+    /// behind it: a statement of its own, which begins when the first has been committed. Where nobody needs it then, nobody
+    /// waits for it, and what it finds is thrown away by who comes next.
     pub(super) async fn query_or_look(
         &mut self,
+        care: Care,
         statements: &Statements,
         verb: Verb,
         parameters: &[&(dyn ToSql + Sync)],
@@ -74,7 +76,7 @@ impl Connection {
         let ids: [&(dyn ToSql + Sync); 1] = [&id];
         let mut asked = pin!(self.client.query(&statement, parameters));
         let mut looked = pin!(self.client.query(&load, &ids));
-        let (mut is_sent, mut found) = (false, Poll::Pending);
+        let (mut is_sent, mut found) = (care == Care::None, Poll::Pending);
         let written = std::future::poll_fn(|context| {
             let answer = asked.as_mut().poll(context);
             if !std::mem::replace(&mut is_sent, true) {

@@ -22,14 +22,16 @@ use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, NoTls, Row, SimpleQueryMessage};
 
-use super::care::{Care, Held};
+use super::care::{Care, Lately};
 use super::connection::Connection;
 use super::doubt::Doubts;
 use super::failure::{Failure, Left};
 use super::followed::Followed;
 use super::line::Line;
 use super::statement::{Statements, Verb};
+use super::tried::Tried;
 use super::url::Place;
+use crate::timers::Timers;
 use crate::{ErrorKind, failpoint};
 
 /// The oldest server that knows all we say.
@@ -72,13 +74,18 @@ pub(super) struct Pool {
     /// For each host.
     configs: Vec<Config>,
     patience: Duration,
+    timers: Timers,
     places: Semaphore,
     idle: Mutex<Vec<Connection>>,
     /// Where batches go, once there was one.
     line: Mutex<Option<Arc<Line>>>,
     /// Held by who makes a new line: the others wait for it.
     making: Semaphore,
-    pub(super) held: Held,
+    /// Rows that somebody holds.
+    pub(super) held: Lately,
+    /// Keys that are taken, among lone inserts.
+    pub(super) taken: Lately,
+    pub(super) tried: Tried,
     pub(super) followed: Arc<Followed>,
 }
 
@@ -101,11 +108,14 @@ impl Pool {
             doubts: doubts.clone(),
             configs,
             patience: tuning.statement.saturating_add(GRACE),
+            timers: Timers::default(),
             places: Semaphore::new(tuning.connections.max(1)),
             idle: Mutex::default(),
             line: Mutex::default(),
             making: Semaphore::new(1),
-            held: Held::default(),
+            held: Lately::default(),
+            taken: Lately::default(),
+            tried: Tried::default(),
             followed: followed.clone(),
         }
     }
@@ -128,14 +138,15 @@ impl Pool {
         self.written(|| self.query(verb, parameters)).await
     }
 
-    /// The same for one that may be lost to what stands there: then that answers, in the same trip.
+    /// The same for one that may be lost to what stands there: then that answers. In the same trip, where care is taken.
     pub(super) async fn write_or_look(
         &self,
+        care: Care,
         verb: Verb,
         parameters: &[&(dyn ToSql + Sync)],
         id: Id,
     ) -> Result<Vec<Row>, Failure> {
-        self.written(|| self.in_time(|| self.ask(verb, parameters, Some(id)))).await
+        self.written(|| self.in_time(|| self.ask(verb, parameters, Some((id, care))))).await
     }
 
     /// The same for a batch of so many rows.
@@ -168,7 +179,7 @@ impl Pool {
         send().await
     }
 
-    /// An answer, or that there was none in time. It is asked for here: handed in, it would have its room twice.
+    /// An answer, or that there was none in time.
     async fn in_time<F>(&self, ask: impl FnOnce() -> F) -> Result<Vec<Row>, Failure>
     where
         F: Future<Output = Result<Vec<Row>, Failure>>,
@@ -177,7 +188,7 @@ impl Pool {
             self.doubts.lost();
             Failure::late(&self.place, self.patience)
         };
-        timeout(self.patience, ask()).await.unwrap_or_else(|_| Err(late()))
+        self.timers.within(self.patience, ask).await.unwrap_or_else(|| Err(late()))
     }
 
     /// Where a statement has no row, and an id is given to look at: the row of that.
@@ -185,13 +196,13 @@ impl Pool {
         &self,
         verb: Verb,
         parameters: &[&(dyn ToSql + Sync)],
-        or_look: Option<Id>,
+        or_look: Option<(Id, Care)>,
     ) -> Result<Vec<Row>, Failure> {
         let _place = acquired(&self.places).await;
         let mut connection = self.take().await.map_err(Failure::before_sending)?;
         let answer = match or_look {
             None => connection.query(&self.statements, verb, parameters).await,
-            Some(id) => connection.query_or_look(&self.statements, verb, parameters, id).await,
+            Some((id, care)) => connection.query_or_look(care, &self.statements, verb, parameters, id).await,
         };
         let (answer, may_be_used) = self.judged(answer, connection.is_in_doubt());
         if may_be_used {

@@ -7,8 +7,9 @@
 //!      └─ with messages ─► alone ◄──────────────────────┘
 //! ```
 //!
-//! A lone write is a plain statement. An insert that is lost shows what it was lost to: a look is sent right behind it, and is
-//! not waited for where it was won. An update that is lost goes alone, which shows it.
+//! A lone write is a plain statement. An insert that is lost shows what it was lost to, by a look. Where that can be foreseen
+//! the look is sent right behind the insert, and is not waited for where it was won: the key was tried here before, or others
+//! were found taken lately. An update that is lost goes alone, which shows it.
 //!
 //! A batch does not wait for one row. The first that meets a row that somebody holds gives up after a moment and is sent
 //! once more, without such rows; and so are those of the next minute, at once. What was skipped, what could not be inserted
@@ -242,7 +243,7 @@ fn place(answers: &[(Id, Option<Found>)], id: Id) -> Option<usize> {
     answers.binary_search_by(|(other, _)| other.0.cmp(&id.0)).ok()
 }
 
-/// One record by itself. An insert that is lost is shown what stands there in the same trip; an update is not.
+/// One record by itself. An insert that is lost is shown what stands there; an update is not.
 async fn plain(pool: &Pool, swap: &Swap) -> Result<Option<Found>, Failure> {
     let (id, state, scope) = (&swap.id.0[..], swap.state(), swap.scope());
     let (label, key, route) = (swap.label(), swap.key(), swap.route());
@@ -262,7 +263,8 @@ async fn plain(pool: &Pool, swap: &Swap) -> Result<Option<Found>, Failure> {
                 &swap.record,
                 &look_after,
             ];
-            pool.write_or_look(Verb::Insert, &parameters, swap.id).await?
+            let care = if pool.tried.again(swap.id) { Care::Taken } else { pool.taken.care() };
+            pool.write_or_look(care, Verb::Insert, &parameters, swap.id).await?
         }
         Some(expected) => {
             let parameters: [&(dyn ToSql + Sync); 8] =
@@ -270,7 +272,11 @@ async fn plain(pool: &Pool, swap: &Swap) -> Result<Option<Found>, Failure> {
             pool.write(Verb::Update, &parameters).await?
         }
     };
-    Ok(rows.first().map(|row| found(swap.id, row, 0)))
+    let found = rows.first().map(|row| found(swap.id, row, 0));
+    if let Some(Found::Stands(_)) = found {
+        pool.taken.met();
+    }
+    Ok(found)
 }
 
 /// One record with all there may be to it, listed anew.
@@ -305,6 +311,9 @@ async fn many(pool: &Pool, swaps: &[Swap], number: i64) -> Result<Answers, Failu
     sorted.sort_unstable_by_key(|swap| swap.id.0);
     let (inserts, updates): (Vec<&Swap>, Vec<&Swap>) =
         sorted.into_iter().partition(|swap| swap.expected.is_none());
+    for insert in &inserts {
+        pool.tried.again(insert.id);
+    }
     let (inserts, updates) = (Columns::of(&inserts), Columns::of(&updates));
     let parameters: [&(dyn ToSql + Sync); 33] = [
         &inserts.ids,

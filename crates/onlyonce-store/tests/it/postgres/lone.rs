@@ -31,6 +31,21 @@ async fn complete(store: &Postgres, key: &str, seen: &Seen, revision: u64) -> Se
     }
 }
 
+/// A line on which trips are counted, a node on it, and the direct way to the same schema.
+async fn by_wire() -> (Wire, Postgres, String) {
+    let wire = Wire::to(Server::shared().port()).unwrap();
+    let [direct, by_wire] = [Server::shared().port(), wire.address().port()].map(|port| format!(":{port}/"));
+    let url = Server::shared().fresh_schema();
+    let store = open(&url.replacen(&direct, &by_wire, 1)).await;
+    (wire, store, url)
+}
+
+/// Trips since it was asked last.
+fn counted(wire: &Wire) -> impl FnMut() -> u64 {
+    let mut before = 0;
+    move || wire.trips() - std::mem::replace(&mut before, wire.trips())
+}
+
 /// What an insert of a key that is taken is lost to.
 async fn lost_to(store: &Postgres, key: &str) -> Seen {
     let (id, next) = draft(key, Effects::Opaque, running());
@@ -45,11 +60,8 @@ async fn lost_to(store: &Postgres, key: &str) -> Seen {
 /// E02, E07: reserved, completed and replayed, by one caller.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lone_write_is_one_trip_and_so_is_one_that_finds_its_key_taken() {
-    let wire = Wire::to(Server::shared().port()).unwrap();
-    let [direct, by_wire] = [Server::shared().port(), wire.address().port()].map(|port| format!(":{port}/"));
-    let store = open(&Server::shared().fresh_schema().replacen(&direct, &by_wire, 1)).await;
-    let mut before = 0;
-    let mut trips = || wire.trips() - std::mem::replace(&mut before, wire.trips());
+    let (wire, store, _) = by_wire().await;
+    let mut trips = counted(&wire);
     for key in ["first", "second"] {
         trips();
         let reserved = insert(&store, draft(key, Effects::Opaque, running()), 1).await.unwrap();
@@ -61,6 +73,25 @@ async fn a_lone_write_is_one_trip_and_so_is_one_that_finds_its_key_taken() {
         if key == "second" {
             assert_eq!((reserving, completing, trips()), (1, 1, 1));
         }
+    }
+}
+
+/// E07: a node that has found no key taken lately takes no look along: it costs each fresh request something.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_key_in_a_while_that_came_by_another_node_takes_a_second_trip_and_those_after_it_do_not() {
+    let (wire, store, url) = by_wire().await;
+    let other = open(&url).await;
+    for key in ["one", "two", "three"] {
+        insert(&other, draft(key, Effects::Opaque, running()), 1).await.unwrap();
+    }
+    // It connects, and prepares what it says.
+    insert(&store, draft("own", Effects::Opaque, running()), 1).await.unwrap();
+    store.load(id("own")).await.unwrap().unwrap();
+    let mut trips = counted(&wire);
+    for (key, expected) in [("one", 2), ("two", 1), ("three", 1)] {
+        trips();
+        assert_eq!(lost_to(&store, key).await.record.key.as_str(), key);
+        assert_eq!(trips(), expected, "{key}");
     }
 }
 
