@@ -8,7 +8,8 @@
 //! 1. No time-out comes early or late for it: a timer that goes off early is looked at with the clock, and one that would go
 //!    off late is armed anew at once.
 //! 2. A kept timer that goes off wakes who had it last, once, for nothing.
-//! 3. A timer belongs to the runtime it was made in. One of another runtime, which may be gone, is not used.
+//! 3. A timer belongs to the runtime it was made in. One of another runtime, which may be gone, is not used: tokio numbers its
+//!    runtimes, and uses no number twice in a process.
 //! 4. What is ready at once has no timer.
 
 use std::pin::{Pin, pin};

@@ -311,6 +311,7 @@ async fn many(pool: &Pool, swaps: &[Swap], number: i64) -> Result<Answers, Failu
     sorted.sort_unstable_by_key(|swap| swap.id.0);
     let (inserts, updates): (Vec<&Swap>, Vec<&Swap>) =
         sorted.into_iter().partition(|swap| swap.expected.is_none());
+    // Whoever comes with one of these again, and alone, takes a look along.
     for insert in &inserts {
         pool.tried.again(insert.id);
     }

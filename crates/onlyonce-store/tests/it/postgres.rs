@@ -2,6 +2,7 @@
 
 mod batches;
 mod due;
+mod expired;
 mod line;
 mod lone;
 mod looks;

@@ -86,7 +86,6 @@ async fn the_first_key_in_a_while_that_came_by_another_node_takes_a_second_trip_
     }
     // It connects, and prepares what it says.
     insert(&store, draft("own", Effects::Opaque, running()), 1).await.unwrap();
-    store.load(id("own")).await.unwrap().unwrap();
     let mut trips = counted(&wire);
     for (key, expected) in [("one", 2), ("two", 1), ("three", 1)] {
         trips();
