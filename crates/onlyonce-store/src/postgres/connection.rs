@@ -176,6 +176,8 @@ impl Wire {
                 self.bell.leave_for_good();
                 return answer;
             }
+            // What it has rung for so far, such as what was asked just now, is seen by listening.
+            self.bell.hush();
             self.listen();
             if self.bell.leave_if_silent() {
                 return Poll::Pending;
@@ -241,6 +243,11 @@ impl Bell {
             *waits = Some(waker.clone());
         }
         drop(waits);
+        self.hush();
+    }
+
+    /// Somebody is, and looks from here on.
+    fn hush(&self) {
         self.state.store(ATTENDED, Ordering::SeqCst);
     }
 
@@ -258,7 +265,7 @@ impl Bell {
     fn leave_if_silent(&self) -> bool {
         let left = self.state.compare_exchange(ATTENDED, AWAY, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if !left {
-            self.state.store(ATTENDED, Ordering::SeqCst);
+            self.hush();
         }
         left
     }
@@ -309,7 +316,9 @@ mod tests {
         bell.wake_by_ref();
         bell.wake_by_ref();
         assert!(!bell.leave_if_silent());
-        assert!(bell.leave_if_silent(), "told once");
+        bell.wake_by_ref();
+        bell.hush();
+        assert!(bell.leave_if_silent(), "told once, and not of what was looked at since");
         assert_eq!(woken(), 1);
         bell.wake_by_ref();
         assert_eq!(woken(), 2);
@@ -347,6 +356,7 @@ mod tests {
                 if bell.leave_if_silent() {
                     break false;
                 }
+                bell.hush();
             };
             if has_seen_all {
                 break;
