@@ -60,21 +60,10 @@ pub(super) struct Storm {
     pub(super) rounds: u64,
 }
 
-/// One workload on one server: warmed up, then measured; once more where nothing was answered at all, as when the whole machine
-/// stands still for a while. That says nothing about the server.
+/// One workload on one server: warmed up, then measured.
 pub(super) fn wrk(server: &Server, subject: &Subject, work: Work<'_>) -> Result<Sample> {
     warm_up(server, subject, work)?;
-    let sample = wrk_once(server, subject, work)?;
-    if sample.requests > 0 {
-        return Ok(sample);
-    }
-    eprintln!("void, no request was answered in {:?}; measured once more", work.time);
-    let run = format!("{}-again", work.run);
-    let sample = wrk_once(server, subject, Work { run: &run, ..work })?;
-    if sample.requests == 0 {
-        bail!("void, no request was answered in twice {:?}", work.time);
-    }
-    Ok(sample)
+    wrk_once(server, subject, work)
 }
 
 /// The warm-up of a replay is also what stores the answers: it is repeated until it must have gone through all keys more
@@ -95,10 +84,17 @@ pub(super) fn warm_up(server: &Server, subject: &Subject, work: Work<'_>) -> Res
     bail!("the store is too slow: its answers were not stored within {WARM_UPS_MAX} warm-ups");
 }
 
-/// Without a warm-up.
+/// Without a warm-up. Once more where nothing was answered at all, as when the whole machine stands still for a while: that says
+/// nothing about the server.
 pub(super) fn wrk_once(server: &Server, subject: &Subject, work: Work<'_>) -> Result<Sample> {
-    let (sample, void) = report(server, subject, work)?;
+    let (mut sample, mut void) = report(server, subject, work)?;
+    if sample.requests == 0 {
+        eprintln!("void, no request was answered in {:?}; measured once more", work.time);
+        let run = format!("{}-again", work.run);
+        (sample, void) = report(server, subject, Work { run: &run, ..work })?;
+    }
     match void {
+        None if sample.requests == 0 => bail!("void, no request was answered in {:?}, twice", work.time),
         None => Ok(sample),
         Some(report) => bail!("void, not every request was answered with 2xx: {report}"),
     }
