@@ -15,8 +15,8 @@
 //!
 //! 1. **One round trip to reserve, one to finish.** Each write is one statement, committed when it answers; a write that
 //!    is lost comes back with the record it was lost to (`statement.rs`). Two that are rare take a second round trip for it: a
-//!    lone update that is lost, and a lone insert whose key came by another node, where that has not happened for a minute
-//!    (`care.rs`).
+//!    lone update that is lost, and a lone insert of a taken key that this node does not remember, where it has met none for
+//!    a minute (`care.rs`, `tried.rs`).
 //! 2. **Many writes, one commit** ([`crate::batch`], `write.rs`): what comes while a commit is under way goes into the
 //!    next, which is sent while the one before is still executed (`line.rs`). No batch waits for one row, and one bad row
 //!    fails alone.

@@ -1,7 +1,7 @@
 //! Time-outs that hardly ever come, and so cost hardly anything.
 //!
 //! To arm a timer and to disarm it is twice the runtime's lock and its wheel, which nobody else keeps warm: for a lone write,
-//! with two time-outs around each of its statements, three per cent of the whole. So a timer is not disarmed when what it
+//! with two time-outs around each of its statements, two per cent of the whole. So a timer is not disarmed when what it
 //! watched has ended. It is kept as it is, and whoever needs one next takes it: as it was armed earlier it goes off
 //! too early, and only then is it armed anew. On a busy node that is once in a span, and not once in a statement.
 //!

@@ -342,8 +342,8 @@ impl Engine {
             Ok(finished) => return finished,
             Err(error) => not_written(&ending, &error),
         }
-        // Apart: hardly anybody has need of the room for it.
         let left = store_timeout.saturating_sub(asked_at.elapsed());
+        // Apart: hardly anybody has need of the room for it.
         let tried = Box::pin(self.timers.within(left, async || {
             sleep(PAUSE).await;
             self.try_finish(ending, Instant::now()).await

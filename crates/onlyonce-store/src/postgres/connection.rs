@@ -246,7 +246,7 @@ impl Bell {
         self.hush();
     }
 
-    /// Somebody is, and looks from here on.
+    /// Whatever it has rung for so far is about to be looked at.
     fn hush(&self) {
         self.state.store(ATTENDED, Ordering::SeqCst);
     }
@@ -263,11 +263,7 @@ impl Bell {
 
     /// False where it has rung meanwhile: one has to look again.
     fn leave_if_silent(&self) -> bool {
-        let left = self.state.compare_exchange(ATTENDED, AWAY, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if !left {
-            self.hush();
-        }
-        left
+        self.state.compare_exchange(ATTENDED, AWAY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
 
