@@ -11,7 +11,8 @@
 //! 4. [`sweep`]: what becomes of a record nobody came back for.
 //! 5. [`verdict`]: what reconciling found out. An unknown record runs again only after one.
 //! 6. [`claim`], [`commit_phase`], [`call`], [`forget`]: accepted work, phases, and the operator's eraser.
-//! 7. [`due`] and [`may_reap`]: when a record wants attention, and when it may be deleted.
+//! 7. [`due`], [`expires`] and [`may_reap`]: when a record wants attention, and when it may be deleted. [`SWEPT`],
+//!    [`ABANDONED`] and [`EXPIRING`] say in which states to look for such records.
 //!
 //! What a lost attempt leads to depends on what the work touches, and on nothing else:
 //!
@@ -41,8 +42,8 @@ use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::policy::{OnExpired, Policy};
 use crate::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, Terms, Token,
-    Verdict,
+    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, StateName,
+    StateSet, Terms, Token, Verdict,
 };
 use crate::refusal::Refusal;
 use crate::scope::Scope;
@@ -419,6 +420,23 @@ pub fn forget(seen: &Seen, token: Token, force: Force) -> Option<Box<Draft>> {
     Some(draft)
 }
 
+/// States in which a record waits for somebody who may never come back: all that [`sweep`] is ever about.
+pub const SWEPT: StateSet = StateSet::of(&[StateName::Running, StateName::Pending, StateName::Retryable]);
+/// The state in which an attempt's process may have died: all that [`abandon`] is ever about.
+pub const ABANDONED: StateSet = StateSet::of(&[StateName::Running]);
+/// States in which a record may expire: all that [`may_reap`] ever allows.
+pub const EXPIRING: StateSet = StateSet::of(&[StateName::Completed, StateName::Retryable]);
+
+/// Until when the row must stand if nobody writes it again; none while age alone may not delete it. For engines whose
+/// server deletes rows by itself.
+pub fn expires(draft: &Draft) -> Option<When> {
+    match &draft.state {
+        State::Retryable { .. } if draft.relies_on_memory => None,
+        State::Completed { expires_at, .. } | State::Retryable { expires_at, .. } => Some(*expires_at),
+        State::Pending { .. } | State::Running { .. } | State::Unknown { .. } => None,
+    }
+}
+
 /// When a record wants attention next.
 pub fn due(draft: &Draft) -> Due {
     let forgets_at = draft.created_at.plus(reruns_for(&draft.terms));
@@ -490,6 +508,14 @@ pub fn standing(seen: Option<&Seen>, policy: &Policy) -> Standing {
             Standing::Ended(Some(*expires_at))
         }
         State::Unknown { .. } => Standing::Ended(None),
+    }
+}
+
+/// Since when nobody knows what became of the work; none where somebody does.
+pub fn unknown_since(record: &Record) -> Option<Timestamp> {
+    match &record.state {
+        State::Unknown { since, .. } => Some(*since),
+        State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Retryable { .. } => None,
     }
 }
 

@@ -256,6 +256,100 @@ pub struct Seen {
     pub now: Timestamp,
 }
 
+impl Effects {
+    /// All four.
+    pub const ALL: [Self; 4] = [Self::Local, Self::Keyed, Self::Queryable, Self::Opaque];
+
+    /// The name, as settings, columns and the API have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Keyed => "keyed",
+            Self::Queryable => "queryable",
+            Self::Opaque => "opaque",
+        }
+    }
+
+    /// The effects of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|effects| effects.as_str() == name)
+    }
+}
+
+impl Source {
+    /// All five.
+    pub const ALL: [Self; 5] = [Self::Attempt, Self::Probe, Self::Webhook, Self::Operator, Self::Sweeper];
+
+    /// The name, as columns, metrics and the API have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Attempt => "attempt",
+            Self::Probe => "probe",
+            Self::Webhook => "webhook",
+            Self::Operator => "operator",
+            Self::Sweeper => "sweeper",
+        }
+    }
+
+    /// The source of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|source| source.as_str() == name)
+    }
+}
+
+impl Reason {
+    /// All that have no status.
+    const PLAIN: [Self; 8] = [
+        Self::Lapsed,
+        Self::Deadline,
+        Self::Panicked,
+        Self::ConnectionLost,
+        Self::AnswerBroken,
+        Self::Said,
+        Self::Stopped,
+        Self::DownstreamForgot,
+    ];
+
+    /// The name, as columns and the API have it; a status follows its name.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Lapsed => "lapsed",
+            Self::Deadline => "deadline",
+            Self::Panicked => "panicked",
+            Self::ConnectionLost => "connection_lost",
+            Self::AnswerBroken => "answer_broken",
+            Self::Status(_) => "status_",
+            Self::Said => "said",
+            Self::Stopped => "stopped",
+            Self::DownstreamForgot => "downstream_forgot",
+        }
+    }
+
+    /// The reason of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        let plain = Self::PLAIN.into_iter().find(|reason| reason.name() == name);
+        let status = || name.strip_prefix(Self::Status(0).name())?.parse().ok().map(Self::Status);
+        // One spelling for a reason: no sign, no leading zero.
+        plain.or_else(status).filter(|reason| reason.to_string() == name)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "{}{status}", self.name()),
+            Self::Lapsed
+            | Self::Deadline
+            | Self::Panicked
+            | Self::ConnectionLost
+            | Self::AnswerBroken
+            | Self::Said
+            | Self::Stopped
+            | Self::DownstreamForgot => f.write_str(self.name()),
+        }
+    }
+}
+
 impl Record {
     /// This record as a draft that changes nothing yet but the moment of writing.
     pub fn draft(&self) -> Box<Draft> {
@@ -313,6 +407,11 @@ impl Draft {
     pub fn due(&self) -> Due {
         crate::machine::due(self)
     }
+
+    /// Until when the row must stand if nobody writes it again; none while age alone may not delete it.
+    pub fn expires(&self) -> Option<When> {
+        crate::machine::expires(self)
+    }
 }
 
 impl<T> State<T> {
@@ -369,6 +468,11 @@ impl StateName {
     pub const ALL: [Self; 5] =
         [Self::Pending, Self::Running, Self::Completed, Self::Retryable, Self::Unknown];
 
+    /// The state of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+
     /// The name in lower case.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -378,6 +482,48 @@ impl StateName {
             Self::Retryable => "retryable",
             Self::Unknown => "unknown",
         }
+    }
+}
+
+/// Some of the five states, for listings. Which states a rule is about is [`crate::machine`]'s to say; an engine only
+/// carries the set to where it searches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct StateSet(u8);
+
+impl StateSet {
+    /// All five.
+    pub const ALL: Self = Self::of(&StateName::ALL);
+
+    /// These states.
+    pub const fn of(names: &[StateName]) -> Self {
+        let (mut bits, mut place) = (0, 0);
+        while place < names.len() {
+            bits |= 1 << names[place] as u8;
+            place += 1;
+        }
+        Self(bits)
+    }
+
+    /// Whether a state is among them.
+    pub const fn contains(self, name: StateName) -> bool {
+        self.0 & (1 << name as u8) != 0
+    }
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = StateName> {
+        StateName::ALL.into_iter().filter(move |name| self.contains(*name))
+    }
+}
+
+impl From<StateName> for StateSet {
+    fn from(name: StateName) -> Self {
+        Self::of(&[name])
+    }
+}
+
+impl fmt::Debug for StateSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
     }
 }
 
@@ -503,6 +649,27 @@ mod tests {
     fn a_handle_survives_being_told() {
         let handle = Handle { id: Id([0xa5; 32]), token: Token([0x0f; 16]) };
         assert_eq!(handle.to_string().parse(), Ok(handle));
+    }
+
+    #[test]
+    fn every_name_names_itself_and_nothing_else() {
+        for state in StateName::ALL {
+            assert_eq!(StateName::named(state.as_str()), Some(state));
+            assert!(StateSet::ALL.contains(state));
+            assert_eq!(StateSet::from(state).iter().collect::<Vec<_>>(), [state]);
+        }
+        for effects in Effects::ALL {
+            assert_eq!(Effects::named(effects.as_str()), Some(effects));
+        }
+        for source in Source::ALL {
+            assert_eq!(Source::named(source.as_str()), Some(source));
+        }
+        for reason in Reason::PLAIN.into_iter().chain([Reason::Status(504), Reason::Status(0)]) {
+            assert_eq!(Reason::named(&reason.to_string()), Some(reason));
+        }
+        for name in ["", "Running", "status_", "status_+504", "status_0504", "status_65536", "status"] {
+            assert_eq!((StateName::named(name), Reason::named(name)), (None, None), "{name:?}");
+        }
     }
 
     #[test]

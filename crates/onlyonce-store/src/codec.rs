@@ -1,45 +1,26 @@
-//! The stored shape of a record. Nothing else knows it.
+//! The versioned rest of a record: what nobody looks for by itself, and so has no column (`sql.rs` has those).
 //!
-//! An engine keeps a record as one blob: [`encode`] makes it from a [`Draft`], before the store has said when it
-//! writes, and [`decode`] gives that draft back. The engine keeps `written_at` in a column of its own, stamped by the
-//! store's clock, and stamps on load:
-//!
-//! ```
-//! # use onlyonce_core::record::{Draft, Record};
-//! # use onlyonce_core::time::Timestamp;
-//! # use onlyonce_store::{Error, codec};
-//! fn load(blob: &[u8], written_at: Timestamp) -> Result<Record, Error> {
-//!     Ok(codec::decode(blob)?.stamp(written_at))
-//! }
-//! # assert!(load(&[], Timestamp::from_micros(0)).is_err());
-//! ```
-//!
-//! 1. The first byte is the schema version. Every version ever released can be read; the newest is written.
-//! 2. One draft has one encoding, and what decodes encodes to the very same bytes again.
+//! 1. The first byte is the version. Every version ever released can be read; the newest is written.
+//! 2. One rest has one encoding, and what decodes encodes to the very same bytes again.
 //! 3. What cannot be read to its last byte is [`ErrorKind::Corrupt`], never a guess, a panic or a large allocation.
-//! 4. The state stands last, so that what comes before it does not move when a record is settled.
-//!
-//! There is no checksum: the engines below have theirs, and the plain SQL that completes a record inside a user's own
-//! transaction could not compute it. A byte that was changed inside a stored body is therefore not noticed here.
+//! 4. No moment is here: a moment that counts from the write is only known once the store has written, and so is a
+//!    column.
 //!
 //! # Version 1
 //!
 //! Integers are LEB128 varints in their shortest form; *text* and *bytes* are a length and so many bytes; an *option*
-//! is 0, or 1 and the value; a *span* is seconds and nanoseconds; a *moment* is 0 and microseconds since the epoch
-//! (zigzag), or 1 and a span after the write.
+//! is 0, or 1 and the value; a *span* is seconds and nanoseconds.
 //!
 //! | part | fields |
 //! |---|---|
 //! | version | 1 |
-//! | scope | 32 bytes, option of text (label) |
-//! | key, route | text; option of text |
 //! | fingerprint | version byte, 32 bytes, option of 32 bytes |
-//! | terms | effects, then as spans: lease, deadline, horizon, retention, downstream retention |
-//! | attempt | integer, 16 bytes (token), bool (relies on memory) |
-//! | moments | created, began, written |
-//! | progress | option of text (recovery point), option of (text, effects), option of response |
+//! | terms | as spans: lease, deadline, horizon, downstream retention |
+//! | relies on memory | bool |
+//! | progress | option of (text, effects) for the phase that is calling, option of response for what was found |
 //! | evidence | option of (verdict, source) |
-//! | state | tag, fields in the order of their declaration |
+//! | retryable | option of span (retry after) |
+//! | unknown | integer (how often it was asked about) |
 //!
 //! A *response* is its status, the number of headers, name and value of each as bytes, and the body as bytes.
 
@@ -47,107 +28,99 @@ mod reader;
 mod writer;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use onlyonce_core::fingerprint::Fingerprint;
-use onlyonce_core::key::Key;
-use onlyonce_core::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State, Terms, Token,
-    Verdict,
-};
-use onlyonce_core::scope::Scope;
-use onlyonce_core::time::When;
+use onlyonce_core::record::{Calling, Effects, Evidence, Response, Source, Verdict};
 
 use self::reader::Reader;
 use self::writer::Writer;
 use crate::{Error, ErrorKind};
 
-/// The schema version that is written.
-pub const VERSION: u8 = 1;
+/// The version that is written.
+pub(crate) const VERSION: u8 = 1;
 
-/// The blob of a draft.
-pub fn encode(draft: &Draft) -> Vec<u8> {
-    let mut out = Writer::new(VERSION, answer_bytes(draft));
-    write_scope(&mut out, &draft.scope);
-    out.text(draft.key.as_str());
-    out.option(draft.route.as_deref(), Writer::text);
-    write_fingerprint(&mut out, &draft.fingerprint);
-    write_terms(&mut out, &draft.terms);
-    out.integer(draft.attempt.into());
-    out.array(&draft.token.0);
-    out.flag(draft.relies_on_memory);
-    for moment in [draft.created_at, draft.began_at, draft.written_at] {
-        out.moment(moment);
+/// What a record has beside its columns. What is about one state only is empty in the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rest {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) lease: Duration,
+    pub(crate) deadline: Duration,
+    pub(crate) horizon: Duration,
+    pub(crate) downstream_retention: Duration,
+    pub(crate) relies_on_memory: bool,
+    pub(crate) calling: Option<Calling>,
+    pub(crate) found: Option<Arc<Response>>,
+    pub(crate) evidence: Option<Box<Evidence>>,
+    /// Of a retryable record: what the client is told to wait.
+    pub(crate) retry_after: Option<Duration>,
+    /// Of an unknown record: how often the reconciler has asked.
+    pub(crate) asked: u32,
+}
+
+/// The blob of a rest.
+pub(crate) fn encode(rest: &Rest) -> Vec<u8> {
+    let mut out = Writer::new(VERSION);
+    write_fingerprint(&mut out, &rest.fingerprint);
+    for span in [rest.lease, rest.deadline, rest.horizon, rest.downstream_retention] {
+        out.span(span);
     }
-    write_progress(&mut out, &draft.progress);
-    out.option(draft.evidence.as_deref(), write_evidence);
-    write_state(&mut out, &draft.state);
+    out.flag(rest.relies_on_memory);
+    out.option(rest.calling.as_ref(), |out, calling| {
+        out.text(&calling.phase);
+        write_effects(out, calling.effects);
+    });
+    out.option(rest.found.as_deref(), write_response);
+    out.option(rest.evidence.as_deref(), write_evidence);
+    out.option(rest.retry_after, Writer::span);
+    out.integer(rest.asked.into());
     out.finish()
 }
 
-/// About how many bytes its answer is written with.
-fn answer_bytes(draft: &Draft) -> usize {
-    const LENGTHS: usize = 2;
-    let State::Completed { response: Some(response), .. } = &draft.state else { return 0 };
-    let headers = response.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + LENGTHS);
-    headers.sum::<usize>() + response.body.len()
-}
-
-/// The draft of a blob.
+/// The rest of a blob.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Corrupt`] for whatever [`encode`] of this release and those before it did not write.
-pub fn decode(blob: &[u8]) -> Result<Draft, Error> {
+pub(crate) fn decode(blob: &[u8]) -> Result<Rest, Error> {
     let mut from = Reader::new(blob);
-    match from.byte("schema version")? {
+    match from.byte("version")? {
         1 => read_v1(from),
         0 => Err(Error::new(
             ErrorKind::Corrupt,
-            "stored record has schema version 0, which no release has written; \
+            "column \"rest\" has version 0, which no release has written; \
              restore the record from a backup, or forget its key",
         )),
         newer => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "stored record has schema version {newer}, this release reads up to {VERSION}: \
+                "column \"rest\" has version {newer}, this release reads up to {VERSION}: \
                  it was written by a newer release; upgrade this node"
             ),
         )),
     }
 }
 
-fn read_v1(mut from: Reader<'_>) -> Result<Draft, Error> {
+fn read_v1(mut from: Reader<'_>) -> Result<Rest, Error> {
     let from = &mut from;
     // Fields are read in the order in which they are written here.
-    let draft = Record {
-        scope: read_scope(from)?,
-        key: Key::stored(from.text("key")?),
-        route: from.option("route", |from| from.shared_text("route"))?,
+    let rest = Rest {
         fingerprint: read_fingerprint(from)?,
-        terms: read_terms(from)?,
-        attempt: from.integer("attempt")?,
-        token: Token(from.array("token")?),
+        lease: from.span("lease")?,
+        deadline: from.span("deadline")?,
+        horizon: from.span("horizon")?,
+        downstream_retention: from.span("downstream_retention")?,
         relies_on_memory: from.flag("relies_on_memory")?,
-        created_at: from.moment("created_at")?,
-        began_at: from.moment("began_at")?,
-        written_at: from.moment("written_at")?,
-        progress: read_progress(from)?,
+        calling: from.option("calling phase", |from| {
+            Ok(Calling { phase: from.shared_text("calling phase")?, effects: read_effects(from)? })
+        })?,
+        found: from.option("found response", read_response)?,
         evidence: from.option("evidence", read_evidence)?,
-        state: read_state(from)?,
+        retry_after: from.option("retry_after", |from| from.span("retry_after"))?,
+        asked: from.integer("asked")?,
     };
     from.end()?;
-    Ok(draft)
-}
-
-fn write_scope(out: &mut Writer, scope: &Scope) {
-    out.array(scope.digest());
-    out.option(scope.label(), Writer::text);
-}
-
-fn read_scope(from: &mut Reader<'_>) -> Result<Scope, Error> {
-    let digest = from.array("scope")?;
-    let label = from.option("scope label", |from| from.shared_text("scope label"))?;
-    Ok(Scope::stored(digest, label))
+    Ok(rest)
 }
 
 fn write_fingerprint(out: &mut Writer, fingerprint: &Fingerprint) {
@@ -161,24 +134,6 @@ fn read_fingerprint(from: &mut Reader<'_>) -> Result<Fingerprint, Error> {
         version: from.byte("fingerprint version")?,
         raw: from.array("fingerprint")?,
         canonical: from.option("fingerprint", |from| from.array("fingerprint"))?,
-    })
-}
-
-fn write_terms(out: &mut Writer, terms: &Terms) {
-    write_effects(out, terms.effects);
-    for span in [terms.lease, terms.deadline, terms.horizon, terms.retention, terms.downstream_retention] {
-        out.span(span);
-    }
-}
-
-fn read_terms(from: &mut Reader<'_>) -> Result<Terms, Error> {
-    Ok(Terms {
-        effects: read_effects(from)?,
-        lease: from.span("lease")?,
-        deadline: from.span("deadline")?,
-        horizon: from.span("horizon")?,
-        retention: from.span("retention")?,
-        downstream_retention: from.span("downstream_retention")?,
     })
 }
 
@@ -199,25 +154,6 @@ fn read_effects(from: &mut Reader<'_>) -> Result<Effects, Error> {
         3 => Ok(Effects::Opaque),
         tag => Err(reader::unknown_tag("effects", tag)),
     }
-}
-
-fn write_progress(out: &mut Writer, progress: &Progress) {
-    out.option(progress.recovery_point.as_deref(), Writer::text);
-    out.option(progress.calling.as_ref(), |out, calling| {
-        out.text(&calling.phase);
-        write_effects(out, calling.effects);
-    });
-    out.option(progress.found.as_deref(), write_response);
-}
-
-fn read_progress(from: &mut Reader<'_>) -> Result<Progress, Error> {
-    Ok(Progress {
-        recovery_point: from.option("recovery point", |from| from.shared_text("recovery point"))?,
-        calling: from.option("calling phase", |from| {
-            Ok(Calling { phase: from.shared_text("calling phase")?, effects: read_effects(from)? })
-        })?,
-        found: from.option("found response", read_response)?,
-    })
 }
 
 fn write_response(out: &mut Writer, response: &Response) {
@@ -287,90 +223,5 @@ fn read_evidence(from: &mut Reader<'_>) -> Result<Box<Evidence>, Error> {
     Ok(Box::new(Evidence { verdict, by: read_source(from)? }))
 }
 
-fn write_reason(out: &mut Writer, reason: Reason) {
-    out.byte(match reason {
-        Reason::Lapsed => 0,
-        Reason::Deadline => 1,
-        Reason::Panicked => 2,
-        Reason::ConnectionLost => 3,
-        Reason::AnswerBroken => 4,
-        Reason::Status(_) => 5,
-        Reason::Said => 6,
-        Reason::Stopped => 7,
-        Reason::DownstreamForgot => 8,
-    });
-    if let Reason::Status(status) = reason {
-        out.integer(status.into());
-    }
-}
-
-fn read_reason(from: &mut Reader<'_>) -> Result<Reason, Error> {
-    match from.byte("reason")? {
-        0 => Ok(Reason::Lapsed),
-        1 => Ok(Reason::Deadline),
-        2 => Ok(Reason::Panicked),
-        3 => Ok(Reason::ConnectionLost),
-        4 => Ok(Reason::AnswerBroken),
-        5 => Ok(Reason::Status(from.integer("reason's status")?)),
-        6 => Ok(Reason::Said),
-        7 => Ok(Reason::Stopped),
-        8 => Ok(Reason::DownstreamForgot),
-        tag => Err(reader::unknown_tag("reason", tag)),
-    }
-}
-
-fn write_state(out: &mut Writer, state: &State<When>) {
-    match state {
-        State::Pending { expires_at } => {
-            out.byte(0);
-            out.moment(*expires_at);
-        }
-        State::Running { lapses_at } => {
-            out.byte(1);
-            out.moment(*lapses_at);
-        }
-        State::Completed { response, by, expires_at } => {
-            out.byte(2);
-            out.option(response.as_deref(), write_response);
-            write_source(out, *by);
-            out.moment(*expires_at);
-        }
-        State::Retryable { retry_after, expires_at } => {
-            out.byte(3);
-            out.option(*retry_after, Writer::span);
-            out.moment(*expires_at);
-        }
-        State::Unknown { reason, since, asked, ask_at, dead_letter } => {
-            out.byte(4);
-            write_reason(out, *reason);
-            out.moment(*since);
-            out.integer((*asked).into());
-            out.option(*ask_at, Writer::moment);
-            out.flag(*dead_letter);
-        }
-    }
-}
-
-fn read_state(from: &mut Reader<'_>) -> Result<State<When>, Error> {
-    match from.byte("state")? {
-        0 => Ok(State::Pending { expires_at: from.moment("expires_at")? }),
-        1 => Ok(State::Running { lapses_at: from.moment("lapses_at")? }),
-        2 => Ok(State::Completed {
-            response: from.option("response", read_response)?,
-            by: read_source(from)?,
-            expires_at: from.moment("expires_at")?,
-        }),
-        3 => Ok(State::Retryable {
-            retry_after: from.option("retry_after", |from| from.span("retry_after"))?,
-            expires_at: from.moment("expires_at")?,
-        }),
-        4 => Ok(State::Unknown {
-            reason: read_reason(from)?,
-            since: from.moment("since")?,
-            asked: from.integer("asked")?,
-            ask_at: from.option("ask_at", |from| from.moment("ask_at"))?,
-            dead_letter: from.flag("dead_letter")?,
-        }),
-        tag => Err(reader::unknown_tag("state", tag)),
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -83,15 +83,20 @@ macro_rules! conformance {
             scan::a_listing_by_state_shows_that_state_only
             scan::records_are_counted_by_their_state
             scan::a_listing_by_scope_shows_that_scope_only
-            scan::pages_by_id_show_each_record_once_in_order
+            scan::a_listing_by_route_shows_that_route_only
+            scan::pages_show_each_record_once
             scan::what_is_due_comes_in_the_order_it_fell_due
             scan::pages_of_what_is_due_show_each_record_once
             scan::what_is_not_due_is_not_shown
             scan::what_is_due_follows_the_last_write
+            scan::unknown_records_come_oldest_first
+            scan::a_cursor_of_somebody_elses_is_refused
             scan::an_empty_store_has_one_empty_page
             epoch::the_epoch_stays_until_it_is_raised
             epoch::an_epoch_that_was_raised_is_seen_by_the_next_look
             epoch::of_many_who_raise_it_each_sees_a_higher_one
+            epoch::an_epoch_is_never_behind_the_clock_it_was_raised_at
+            epoch::a_store_keeps_its_name
             story::a_completed_attempt_is_replayed
             story::a_renewal_in_between_does_not_lose_the_completion
             story::a_superseded_attempt_cannot_complete
@@ -108,6 +113,8 @@ macro_rules! conformance {
             outbox::a_lapsed_claim_is_fenced
             outbox::a_late_settlement_counts_while_nobody_else_has_the_message
             outbox::a_failed_delivery_comes_again_after_its_pause
+            outbox::a_delivered_message_keeps_the_providers_id
+            outbox::a_message_with_a_delay_waits_for_it
             outbox::a_delivered_message_never_comes_again
             outbox::dead_letters_keep_every_error
             outbox::concurrent_relays_never_share_a_message

@@ -6,13 +6,21 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+/// A hash for tables of ids, keyed anew for each table.
 #[derive(Clone)]
-pub(crate) struct ById([u64; 2]);
+pub struct ById([u64; 2]);
 
 impl Default for ById {
     fn default() -> Self {
         let random = RandomState::new();
         Self([random.hash_one(0_u8), random.hash_one(1_u8)])
+    }
+}
+
+impl std::fmt::Debug for ById {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The numbers are what nobody outside may know.
+        f.debug_struct("ById").finish_non_exhaustive()
     }
 }
 
@@ -24,7 +32,8 @@ impl BuildHasher for ById {
     }
 }
 
-pub(crate) struct IdHasher {
+/// See [`ById`].
+pub struct IdHasher {
     drawn: [u64; 2],
     hash: u64,
 }

@@ -9,34 +9,48 @@
 //! 2. The engine's own clock stamps every write and accompanies every look ([`Seen::now`]); it never runs backwards.
 //! 3. [`Store::reap`] judges on the very row it deletes.
 //! 4. A failure is an [`Error`] of the right [`ErrorKind`], never a wrong answer. A swap whose answer was lost is
-//!    `Unavailable`; the caller looks, and recognises its own attempt by its token.
+//!    `Unavailable`; the caller looks, and recognises its own write by its revision.
+//! 5. A write may be sent twice if it carries the same revision: the second one is lost to the first, and shows it.
 //!
-//! The suite in `conformance` (behind the feature of that name) holds an engine to all of it.
+//! What differs between engines is data: [`Store::promises`]. The suite in `conformance` (behind the feature of that
+//! name) holds an engine to all of it.
+//!
+//! Every SQL engine keeps a record as a row of the same columns (`sql.rs`), so that people can read it and other
+//! programs can change it: with a new revision and a stamp that is not earlier. Every node sees that at its next look.
 
-pub mod batch;
+#[cfg(any(feature = "postgres", test))]
+mod batch;
 pub mod clock;
-pub mod codec;
+#[cfg(any(feature = "sqlite", feature = "postgres", test))]
+mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+#[doc(hidden)]
 pub mod failpoint;
 mod hash;
+mod listing;
 pub mod memory;
 pub mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod promises;
 mod schema;
+#[cfg(any(feature = "sqlite", feature = "postgres", test))]
+mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-pub mod timers;
 
 use std::fmt;
 
 use async_trait::async_trait;
 pub use error::{Error, ErrorKind};
-use onlyonce_core::record::{Draft, Id, Revision, Seen, StateName};
+pub use hash::ById;
+pub use listing::{Cursor, Order, Page, Query};
+use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, StateName};
 use onlyonce_core::time::Timestamp;
 pub use outbox::Outbox;
+pub use promises::{Finding, Level, Promises};
 pub use schema::{Migration, Schema};
 
 /// A place to keep records.
@@ -52,50 +66,46 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Writes `change.next` if the record is still at the revision `change` expects.
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error>;
 
-    /// Records an operator or a worker asks for, in the order of their ids or of when they are due.
+    /// Records an operator or a worker asks for. It never writes.
     async fn scan(&self, query: Query) -> Result<Page, Error>;
 
     /// Deletes up to `limit` records that have finished and expired, and says how many it did.
     async fn reap(&self, limit: usize) -> Result<usize, Error>;
 
-    /// How many records there are in each state, for operators. An engine that can count without reading the records
-    /// does so; this reads them all.
-    async fn count(&self) -> Result<Vec<(StateName, u64)>, Error> {
-        let mut counts = Vec::new();
-        for state in StateName::ALL {
-            let mut query =
-                Query { state: Some(state), scope: None, only_due: false, after: None, limit: COUNT_BATCH };
-            let mut count = 0;
-            loop {
-                let page = self.scan(query.clone()).await?;
-                count += page.records.len() as u64;
-                let Some(next) = page.next else { break };
-                query.after = Some(next);
-            }
-            counts.push((state, count));
-        }
-        Ok(counts)
-    }
+    /// How many records there are in each state, for operators; in time that does not grow with the store.
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error>;
 
     /// How often records were changed here that nobody expects to change: what is completed, and forgotten or judged
     /// anew. Whoever keeps a copy of a completed record looks at this, and at a new epoch trusts no copy that is older.
-    async fn epoch(&self) -> Result<Epoch, Error>;
+    async fn epoch(&self) -> Result<EpochSeen, Error>;
 
     /// Begins a new epoch, higher than any before. Whatever was written before it is seen by everybody who sees it.
     async fn raise_epoch(&self) -> Result<(), Error>;
 
+    /// The uses of a key that have expired and were kept ([`Expired::Keep`]), latest first; none where this engine
+    /// keeps none.
+    async fn archived(&self, _id: Id, _limit: usize) -> Result<Option<Vec<Record>>, Error> {
+        Ok(None)
+    }
+
+    /// What is wrong, risky or worth knowing about this store as it is set up now.
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// What this engine promises where engines differ.
+    fn promises(&self) -> Promises;
+
     /// The messages stored with records, where this engine keeps any.
     fn outbox(&self) -> Option<&dyn Outbox>;
+
+    /// The largest record that can be stored, where there is a limit.
+    fn record_bytes_max(&self) -> Option<usize> {
+        None
+    }
 }
 
-/// Which copies of completed records may be believed: those from the same epoch. It only rises.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Epoch(pub u64);
-
-/// How many records are read at once to count them.
-const COUNT_BATCH: usize = 1_000;
-
-/// One write of one record.
+/// One write of one record, and what is written with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The revision it must still have; none where it must not exist.
@@ -105,8 +115,37 @@ pub struct Change {
     pub revision: Revision,
     /// What it becomes.
     pub next: Box<Draft>,
-    /// Messages that are stored with it, or not at all.
+    /// What is stored with it, or not at all.
+    pub with: Attached,
+}
+
+impl Change {
+    /// A write of the record alone.
+    pub fn new(expected: Option<Revision>, revision: Revision, next: Box<Draft>) -> Self {
+        Self { expected, revision, next, with: Attached::default() }
+    }
+
+    /// The same, with these messages.
+    #[must_use]
+    pub fn with_messages(mut self, messages: Vec<outbox::Message>) -> Self {
+        self.with.messages = messages;
+        self
+    }
+}
+
+/// What is stored with a record in one commit: both are there, or neither.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attached {
+    /// Messages for the outbox.
     pub messages: Vec<outbox::Message>,
+}
+
+impl Attached {
+    /// Whether the record is written alone.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
 }
 
 /// What became of a swap.
@@ -119,28 +158,51 @@ pub enum Swapped {
     Lost(Option<Seen>),
 }
 
-/// Which records to show.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
-    /// Only those in this state, by name.
-    pub state: Option<StateName>,
-    /// Only those of this scope, by digest.
-    pub scope: Option<[u8; 32]>,
-    /// Only those that are due by the store's clock.
-    pub only_due: bool,
-    /// Only what comes after this cursor of an earlier page.
-    pub after: Option<Cursor>,
-    /// At most so many.
-    pub limit: usize,
+/// How many records there are of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// So many.
+    Exact(u64),
+    /// About so many: counting them would read too much.
+    About(u64),
+    /// Not known without reading the records.
+    Unknown,
 }
 
-/// Where a page ended. Opaque: it is given back as it came.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor {
-    /// When the last record of the page was due, in a listing by that.
-    pub due_at: Option<Timestamp>,
-    /// The last record of the page.
-    pub id: Id,
+impl Count {
+    /// The number, where there is one.
+    pub const fn number(self) -> Option<u64> {
+        match self {
+            Self::Exact(number) | Self::About(number) => Some(number),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// Which copies of completed records may be believed: those from the same epoch. It only rises, and none comes back:
+/// it is raised to one more, or to the store's clock in microseconds where that is more. So an epoch that a failover or a
+/// restored backup has lost is not given out again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// The epoch after this one, where the store's clock says `now`.
+    #[must_use]
+    pub fn after(self, now: Timestamp) -> Self {
+        Self(self.0.saturating_add(1).max(u64::try_from(now.as_micros()).unwrap_or(0)))
+    }
+}
+
+/// What a look at the epoch shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochSeen {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The store's own time.
+    pub now: Timestamp,
+    /// The store's name: 128 random bits made with its schema. Two databases never have the same, unless one is a copy
+    /// of the other.
+    pub store: [u8; 16],
 }
 
 /// What becomes of records that have expired, in engines that can keep them.
@@ -150,13 +212,4 @@ pub enum Expired {
     Delete,
     /// They move to an archive, out of replay's reach. Their keys can be used again.
     Keep,
-}
-
-/// Some records, and where to go on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// The records.
-    pub records: Vec<(Id, Seen)>,
-    /// Where to go on; none where this was the last page.
-    pub next: Option<Cursor>,
 }

@@ -6,7 +6,7 @@
 //! 1. Rows are spread over shards by the first bits of their id, so that two keys rarely wait for each other, and the
 //!    shards stand in the order of ids, so that a listing goes through them one by one.
 //! 2. A row is the record itself, shared: nothing is encoded, and a look copies one pointer.
-//! 3. Each shard knows what is due when ([`Query::only_due`] and `reap` read nothing else). What was just written is put in
+//! 3. Each shard knows what is due when ([`Order::Due`] and `reap` read nothing else). What was just written is put in
 //!    order with others, at the latest when somebody asks.
 //! 4. Messages are stored under the same lock as their record: both are there, or neither.
 //!
@@ -32,28 +32,30 @@
 //! ```
 
 mod due;
-mod letters;
+mod outbox;
 
 use std::array;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use onlyonce_core::machine;
-use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, Token};
+use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, StateName, Token};
 use onlyonce_core::time::Timestamp;
 
-use self::due::{Due, Place};
-use self::letters::Letters;
+use self::due::{Due, Position};
+use self::outbox::Messages;
 use crate::clock::{Clock, SystemClock};
 use crate::hash::ById;
-use crate::outbox::{Claimed, Message, Outbox, Settled};
-use crate::{Change, Cursor, Epoch, Error, Page, Query, Store, Swapped};
+use crate::listing::{self, Place};
+use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
+use crate::promises::{self, Expiry, Listing, Promises, Survives};
+use crate::{Change, Count, Epoch, EpochSeen, Error, Order, Page, Query, Store, Swapped};
 
 /// A power of two: a shard is chosen by the first bits of an id. With 256, what is due was seldom in the processor's cache.
 const SHARDS: usize = 64;
@@ -62,8 +64,9 @@ const SHARDS: usize = 64;
 pub struct Memory {
     clock: Box<dyn Clock>,
     shards: [Mutex<Shard>; SHARDS],
-    letters: Mutex<Letters>,
-    epoch: AtomicU64,
+    messages: Mutex<Messages>,
+    epoch: Mutex<Epoch>,
+    name: [u8; 16],
 }
 
 /// The rows whose ids begin alike.
@@ -82,7 +85,7 @@ struct Row {
     record: Arc<Record>,
     revision: Revision,
     due_at: Option<Timestamp>,
-    place: Place,
+    position: Position,
 }
 
 impl Memory {
@@ -96,8 +99,9 @@ impl Memory {
         Self {
             clock: Box::new(clock),
             shards: array::from_fn(|_| Mutex::default()),
-            letters: Mutex::default(),
-            epoch: AtomicU64::new(0),
+            messages: Mutex::default(),
+            epoch: Mutex::default(),
+            name: random_name(),
         }
     }
 
@@ -118,11 +122,11 @@ impl Memory {
         if current.map(|row| row.revision) != change.expected {
             return (Swapped::Lost(current.map(|row| row.seen(now))), None);
         }
-        let place = current.map_or(Place::NONE, |row| row.place);
-        if !change.messages.is_empty() {
-            lock(&self.letters).store(change.messages, now);
+        let position = current.map_or(Position::NONE, |row| row.position);
+        if !change.with.is_empty() {
+            lock(&self.messages).store(change.with.messages, now);
         }
-        let mut row = Row::new(*change.next, change.revision, now, place);
+        let mut row = Row::new(*change.next, change.revision, now, position);
         due.note(id, &mut row);
         let swapped = Swapped::Applied(row.seen(now));
         let old = put(entry, row);
@@ -132,55 +136,70 @@ impl Memory {
         (swapped, old)
     }
 
-    fn list_by_id(&self, query: &Query) -> Vec<Found> {
-        let after = query.after.as_ref().map(|cursor| cursor.id);
+    /// The shards stand in the order of ids, so a listing goes on in the shard of the last one.
+    fn list_by_id(&self, query: &Query, after: Option<Place>) -> Vec<Found> {
+        let after = after.map(|place| place.id);
         let mut found = Vec::new();
         for shard in &self.shards[after.map_or(0, shard_of)..] {
-            let wanted = one_more(query) - found.len();
+            let wanted = query.one_more() - found.len();
             if wanted == 0 {
                 break;
             }
             let shard = lock(shard);
             let now = self.clock.now();
-            let rows = shard.rows.iter().filter(|(id, row)| Some(**id) > after && row.answers(query));
+            let rows = shard.rows.iter().filter(|(id, row)| Some(**id) > after && query.covers(&row.record));
             let mut rows: Vec<_> = rows.collect();
             rows.sort_unstable_by_key(|(id, _)| **id);
-            let rows = rows.into_iter().take(wanted);
-            found.extend(rows.map(|(id, row)| Found { due_at: None, id: *id, seen: row.seen(now) }));
+            found.extend(rows.into_iter().take(wanted).map(|(id, row)| row.found(*id, ALIKE, now)));
         }
         found
     }
 
-    fn list_due(&self, query: &Query) -> Vec<Found> {
+    fn list_due(&self, query: &Query, after: Place) -> Vec<Found> {
         // One moment for all shards: what becomes due while we look must not move the cursor past what we looked at
         // before.
         let until = self.clock.now();
-        let after = query.after.as_ref().map_or(Bound::Unbounded, |cursor| {
-            Bound::Excluded((cursor.due_at.unwrap_or(Timestamp::from_micros(i64::MIN)), cursor.id))
-        });
         let mut found = Vec::new();
         for shard in &self.shards {
             let mut shard = lock(shard);
             let now = self.clock.now();
             let Shard { rows, due } = &mut *shard;
             due.arrange(rows);
-            let due = due.after(after).take_while(|(due_at, _)| *due_at <= until);
-            let rows =
-                due.map(|&(due_at, id)| (due_at, id, &rows[&id])).filter(|(.., row)| row.answers(query));
-            let rows = rows.map(|(due_at, id, row)| Found { due_at: Some(due_at), id, seen: row.seen(now) });
-            found.extend(rows.take(one_more(query)));
+            let due = due.after(Bound::Excluded((after.at, after.id)));
+            let due = due.take_while(|(due_at, _)| *due_at <= until).map(|&(due_at, id)| (due_at, id, &rows[&id]));
+            let covered = due.filter(|(.., row)| query.covers(&row.record));
+            found.extend(covered.take(query.one_more()).map(|(due_at, id, row)| row.found(id, due_at, now)));
         }
-        found.sort_unstable_by_key(|found| (found.due_at, found.id));
-        found.truncate(one_more(query));
-        found
+        first_of(found, query)
+    }
+
+    /// Reads every row: nobody keeps many unknown records in a store that forgets them with its process.
+    fn list_unknown(&self, query: &Query, after: Place) -> Vec<Found> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let now = self.clock.now();
+            for (id, row) in &shard.rows {
+                let Some(since) = machine::unknown_since(&row.record) else { continue };
+                if (Place { at: since, id: *id }) > after && query.covers(&row.record) {
+                    found.push(row.found(*id, since, now));
+                }
+            }
+        }
+        first_of(found, query)
     }
 }
 
-/// A record of a listing, with what its cursor would say.
-struct Found {
-    due_at: Option<Timestamp>,
-    id: Id,
-    seen: Seen,
+/// A record of a listing, and where it stands there.
+type Found = (Place, (Id, Seen));
+
+/// What a listing by id has for a moment: the same for all.
+const ALIKE: Timestamp = Timestamp::from_micros(0);
+
+fn first_of(mut found: Vec<Found>, query: &Query) -> Vec<Found> {
+    found.sort_unstable_by_key(|(place, _)| *place);
+    found.truncate(query.one_more());
+    found
 }
 
 impl Shard {
@@ -201,18 +220,17 @@ impl Shard {
 }
 
 impl Row {
-    fn new(draft: Draft, revision: Revision, now: Timestamp, place: Place) -> Self {
+    fn new(draft: Draft, revision: Revision, now: Timestamp, position: Position) -> Self {
         let due_at = draft.due().stamp(now);
-        Self { record: Arc::new(draft.stamp(now)), revision, due_at, place }
+        Self { record: Arc::new(draft.stamp(now)), revision, due_at, position }
+    }
+
+    fn found(&self, id: Id, at: Timestamp, now: Timestamp) -> Found {
+        (Place { at, id }, (id, self.seen(now)))
     }
 
     fn seen(&self, now: Timestamp) -> Seen {
         Seen { record: self.record.clone(), revision: self.revision, now }
-    }
-
-    fn answers(&self, query: &Query) -> bool {
-        query.state.is_none_or(|state| self.record.state.name() == state)
-            && query.scope.is_none_or(|scope| *self.record.scope.digest() == scope)
     }
 }
 
@@ -234,8 +252,14 @@ impl Store for Memory {
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
-        let found = if query.only_due { self.list_due(&query) } else { self.list_by_id(&query) };
-        Ok(page(found, query.limit))
+        let after = Place::of(&query)?;
+        let found = match query.order {
+            Order::Any => self.list_by_id(&query, after),
+            Order::Due => self.list_due(&query, Place::or_start(after)),
+            Order::UnknownSince => self.list_unknown(&query, Place::or_start(after)),
+        };
+        let (records, next) = listing::page(found, query.limit);
+        Ok(Page { records, next })
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
@@ -251,13 +275,34 @@ impl Store for Memory {
         Ok(reaped)
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
-        Ok(Epoch(self.epoch.load(Ordering::Acquire)))
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        let mut counts = StateName::ALL.map(|state| (state, 0_u64));
+        for shard in &self.shards {
+            for row in lock(shard).rows.values() {
+                counts[row.record.state.name() as usize].1 += 1;
+            }
+        }
+        Ok(counts.into_iter().map(|(state, count)| (state, Count::Exact(count))).collect())
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
+        Ok(EpochSeen { epoch: *lock(&self.epoch), now: self.clock.now(), store: self.name })
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+        let mut epoch = lock(&self.epoch);
+        *epoch = epoch.after(self.clock.now());
         Ok(())
+    }
+
+    fn promises(&self) -> Promises {
+        Promises {
+            clock: promises::Clock::One,
+            survives: Survives::Nothing,
+            listing: Listing::Immediate,
+            expiry: Expiry::Ours,
+            transactions: false,
+        }
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
@@ -268,19 +313,23 @@ impl Store for Memory {
 #[async_trait]
 impl Outbox for Memory {
     async fn claim(&self, token: Token, lease: Duration, limit: usize) -> Result<Vec<Claimed>, Error> {
-        let mut letters = lock(&self.letters);
+        let mut messages = lock(&self.messages);
         let now = self.clock.now();
-        Ok(letters.claim(token, now, now.plus(lease), limit))
+        Ok(messages.claim(token, now, now.plus(lease), limit))
     }
 
     async fn settle(&self, key: &str, token: Token, settled: Settled) -> Result<bool, Error> {
-        let mut letters = lock(&self.letters);
+        let mut messages = lock(&self.messages);
         let now = self.clock.now();
-        Ok(letters.settle(key, token, settled, now))
+        Ok(messages.settle(key, token, settled, now))
     }
 
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<(Message, Vec<Arc<str>>)>, Error> {
-        Ok(lock(&self.letters).dead(limit))
+    async fn provider_id(&self, key: &str) -> Result<Option<Arc<str>>, Error> {
+        Ok(lock(&self.messages).provider_id(key))
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
+        Ok(lock(&self.messages).dead(limit))
     }
 }
 
@@ -312,17 +361,14 @@ fn put(entry: Entry<'_, Id, Row>, row: Row) -> Option<Row> {
     }
 }
 
-/// A page and one record more, which only says that there is another page.
-fn one_more(query: &Query) -> usize {
-    query.limit.saturating_add(1)
-}
-
-fn page(mut found: Vec<Found>, limit: usize) -> Page {
-    let has_next = found.len() > limit;
-    found.truncate(limit);
-    let last = found.last().filter(|_| has_next);
-    let next = last.map(|last| Cursor { due_at: last.due_at, id: last.id });
-    Page { records: found.into_iter().map(|found| (found.id, found.seen)).collect(), next }
+/// 128 bits that no other store of this or another process has.
+fn random_name() -> [u8; 16] {
+    let random = RandomState::new();
+    let [high, low] = [0_u8, 1].map(|half| random.hash_one(half).to_be_bytes());
+    let mut name = [0; 16];
+    name[..8].copy_from_slice(&high);
+    name[8..].copy_from_slice(&low);
+    name
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -354,7 +400,7 @@ mod tests {
     }
 
     fn insert(revision: u64, next: Box<Draft>) -> Change {
-        Change { expected: None, revision: Revision(revision), next, messages: Vec::new() }
+        Change::new(None, Revision(revision), next)
     }
 
     /// When the rows of this id's shard are due, as anybody who asks is told.

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
-use onlyonce_core::time::{Timestamp, When};
-
 use crate::{Error, ErrorKind};
 
 const NANOS_PER_SEC: u32 = 1_000_000_000;
@@ -110,14 +108,6 @@ impl<'a> Reader<'a> {
         Ok(Duration::new(secs, nanos))
     }
 
-    pub(super) fn moment(&mut self, what: &str) -> Result<When, Error> {
-        match self.byte(what)? {
-            0 => Ok(When::At(Timestamp::from_micros(unzigzag(self.integer(what)?)))),
-            1 => Ok(When::AfterWrite(self.span(what)?)),
-            tag => Err(unknown_tag(what, tag)),
-        }
-    }
-
     pub(super) fn header(&mut self) -> Result<(HeaderName, HeaderValue), Error> {
         let name = HeaderName::from_lowercase(self.bytes("header name")?)
             .map_err(|error| corrupt("has an invalid header name").because(error))?;
@@ -136,10 +126,6 @@ fn cut_short(what: &str) -> Error {
 }
 
 fn corrupt(how: &str) -> Error {
-    let message = format!("stored record {how}; restore the record from a backup, or forget its key");
+    let message = format!("column \"rest\" {how}; restore the record from a backup, or forget its key");
     Error::new(ErrorKind::Corrupt, message)
-}
-
-fn unzigzag(number: u64) -> i64 {
-    (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
 }

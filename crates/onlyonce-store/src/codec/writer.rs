@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use onlyonce_core::time::When;
-
-/// Most records fit beside their answer, so that they are written with one allocation.
-const CAPACITY: usize = 256;
+/// Most fit, so that they are written with one allocation.
+const CAPACITY: usize = 128;
 
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// With room for an answer of so many bytes.
-    pub(super) fn new(version: u8, answer_bytes: usize) -> Self {
-        let mut out = Vec::with_capacity(CAPACITY + answer_bytes);
+    pub(super) fn new(version: u8) -> Self {
+        let mut out = Vec::with_capacity(CAPACITY);
         out.push(version);
         Self(out)
     }
@@ -64,25 +61,8 @@ impl Writer {
         self.integer(span.subsec_nanos().into());
     }
 
-    pub(super) fn moment(&mut self, moment: When) {
-        match moment {
-            When::At(at) => {
-                self.byte(0);
-                self.integer(zigzag(at.as_micros()));
-            }
-            When::AfterWrite(span) => {
-                self.byte(1);
-                self.span(span);
-            }
-        }
-    }
 }
 
 fn low_bits(integer: u64) -> u8 {
     integer.to_le_bytes()[0] & 0x7f
-}
-
-/// Small numbers of either sign become small numbers.
-fn zigzag(number: i64) -> u64 {
-    (number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned()
 }

@@ -17,8 +17,7 @@ const LOOKS_EACH: usize = 50;
 
 /// R08
 pub async fn moments_after_the_write_are_stamped_by_the_stores_clock(store: Shared) {
-    let (id, mut first) = draft("k", running(When::AfterWrite(HOUR)));
-    first.created_at = When::AfterWrite(Duration::from_micros(1));
+    let (id, first) = draft("k", running(When::AfterWrite(HOUR)));
     let seen = insert(&store, (id, first.clone())).await;
     let written_at = seen.record.written_at;
     assert_eq!(*seen.record, first.clone().stamp(written_at));

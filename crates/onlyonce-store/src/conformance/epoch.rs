@@ -3,14 +3,18 @@
 use onlyonce_core::time::When;
 
 use super::world::{HOUR, Shared, completed, draft, everything, insert, list, look};
-use crate::Epoch;
+use crate::{Epoch, EpochSeen};
 
 /// How many raise it at once, and how often each.
 const RAISERS: usize = 6;
 const RAISES_EACH: usize = 10;
 
-async fn epoch(store: &Shared) -> Epoch {
+async fn seen(store: &Shared) -> EpochSeen {
     store.epoch().await.expect("the store answers what epoch it is")
+}
+
+async fn epoch(store: &Shared) -> Epoch {
+    seen(store).await.epoch
 }
 
 async fn raise(store: &Shared) {
@@ -44,6 +48,24 @@ pub async fn of_many_who_raise_it_each_sees_a_higher_one(store: Shared) {
     for raiser in raisers {
         raiser.await.expect("each sees a higher one");
     }
+}
+
+/// X04: an epoch that a failover or a restored backup has lost must not be given out again, so it follows the clock.
+pub async fn an_epoch_is_never_behind_the_clock_it_was_raised_at(store: Shared) {
+    let before = seen(&store).await;
+    raise(&store).await;
+    let after = seen(&store).await;
+    assert!(after.epoch.0 >= before.now.as_micros().cast_unsigned(), "{after:?} came after {before:?}");
+    assert!(after.now >= before.now);
+}
+
+/// X04
+pub async fn a_store_keeps_its_name(store: Shared) {
+    let name = seen(&store).await.store;
+    raise(&store).await;
+    store.prepare().await.expect("the store can be prepared again");
+    assert_eq!(seen(&store).await.store, name);
+    assert_ne!(name, [0; 16], "a name is drawn at random");
 }
 
 async fn raise_often(store: Shared) {

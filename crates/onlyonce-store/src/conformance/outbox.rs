@@ -3,7 +3,6 @@
 //! Where a store has no outbox, only that it refuses messages is asked of it.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onlyonce_core::record::Token;
@@ -13,8 +12,7 @@ use super::PATIENCE;
 use super::world::{
     HOUR, MOMENT, Shared, applied, change, draft, insert, load, lost, message, mint_token, now, running, swap,
 };
-use crate::Change;
-use crate::outbox::{Claimed, Outbox, Settled};
+use crate::outbox::{Claimed, Message, Outbox, Settled};
 
 /// More than any case stores.
 const ALL: usize = 1_000;
@@ -26,7 +24,7 @@ const MESSAGES: usize = 40;
 async fn send(store: &Shared, key: &str, messages: &[&str]) {
     let (id, next) = draft(key, running(When::AfterWrite(HOUR)));
     let messages = messages.iter().map(|key| message(key)).collect();
-    applied(swap(store, id, Change { messages, ..change(None, next) }).await);
+    applied(swap(store, id, change(None, next).with_messages(messages)).await);
 }
 
 async fn claim(outbox: &dyn Outbox, token: Token, lease: Duration) -> Vec<Claimed> {
@@ -58,8 +56,13 @@ fn again(after: Duration, error: &str) -> Settled {
     Settled::Again { after, error: error.into() }
 }
 
+fn claimed_once(message: Message, token: Token) -> Claimed {
+    let Message { key, destination, payload, content_type, group, delay: _ } = message;
+    Claimed { key, destination, payload, content_type, group, delivery: 1, token }
+}
+
 fn keys(claimed: &[Claimed]) -> Vec<&str> {
-    claimed.iter().map(|claimed| &*claimed.message.key).collect()
+    claimed.iter().map(|claimed| &*claimed.key).collect()
 }
 
 /// W01
@@ -68,9 +71,8 @@ pub async fn messages_are_stored_with_an_applied_swap(store: Shared) {
     send(&store, "k", &["m1", "m2"]).await;
     let token = mint_token();
     let mut claimed = claim(outbox, token, HOUR).await;
-    claimed.sort_by(|a, b| a.message.key.cmp(&b.message.key));
-    let expected = ["m1", "m2"].map(|key| Claimed { message: message(key), delivery: 1, token });
-    assert_eq!(claimed, expected);
+    claimed.sort_by(|a, b| a.key.cmp(&b.key));
+    assert_eq!(claimed, ["m1", "m2"].map(|key| claimed_once(message(key), token)));
 }
 
 /// W01
@@ -80,7 +82,7 @@ pub async fn messages_of_a_lost_swap_are_not_stored(store: Shared) {
     let seen = insert(&store, (id, next.clone())).await;
     super::world::write(&store, id, &seen, next.clone()).await;
     for expected in [None, Some(seen.revision)] {
-        let change = Change { messages: vec![message("m")], ..change(expected, next.clone()) };
+        let change = change(expected, next.clone()).with_messages(vec![message("m")]);
         lost(swap(&store, id, change).await);
     }
     assert_eq!(claim(outbox, mint_token(), HOUR).await, []);
@@ -92,7 +94,7 @@ pub async fn a_store_without_an_outbox_refuses_messages(store: Shared) {
         return;
     }
     let (id, next) = draft("k", running(When::AfterWrite(HOUR)));
-    let change = Change { messages: vec![message("m")], ..change(None, next) };
+    let change = change(None, next).with_messages(vec![message("m")]);
     assert!(store.swap(id, change).await.is_err());
     assert_eq!(load(&store, id).await, None);
 }
@@ -154,6 +156,36 @@ pub async fn a_failed_delivery_comes_again_after_its_pause(store: Shared) {
     assert!(now(&store).await >= before.plus(MOMENT), "it came again too early");
 }
 
+/// W05: the id is recorded in the write that settles the message, and the key stays known.
+pub async fn a_delivered_message_keeps_the_providers_id(store: Shared) {
+    let Some(outbox) = store.outbox() else { return };
+    send(&store, "k", &["m"]).await;
+    let provider_id = async |key: &str| outbox.provider_id(key).await.expect("the outbox answers");
+    let token = mint_token();
+    claim(outbox, token, HOUR).await;
+    assert_eq!(provider_id("m").await, None);
+    assert!(settle(outbox, "m", token, delivered()).await);
+    assert_eq!(provider_id("m").await.as_deref(), Some("evt_1"));
+    assert_eq!(provider_id("no such message").await, None);
+    // A message whose key was delivered is the same message.
+    send(&store, "other", &["m"]).await;
+    assert_eq!(claim(outbox, mint_token(), HOUR).await, []);
+    assert_eq!(provider_id("m").await.as_deref(), Some("evt_1"));
+}
+
+/// W05
+pub async fn a_message_with_a_delay_waits_for_it(store: Shared) {
+    let Some(outbox) = store.outbox() else { return };
+    let later = |key: &str, delay| Message { delay, group: Some("ann".into()), ..message(key) };
+    let (id, next) = draft("k", running(When::AfterWrite(HOUR)));
+    let before = now(&store).await;
+    let messages = vec![later("soon", MOMENT), later("later", HOUR)];
+    applied(swap(&store, id, change(None, next).with_messages(messages)).await);
+    let claimed = claim_when_due(outbox, mint_token()).await;
+    assert_eq!((keys(&claimed), claimed[0].group.as_deref()), (vec!["soon"], Some("ann")));
+    assert!(now(&store).await >= before.plus(MOMENT), "it came too early");
+}
+
 /// W05
 pub async fn a_delivered_message_never_comes_again(store: Shared) {
     let Some(outbox) = store.outbox() else { return };
@@ -169,6 +201,7 @@ pub async fn a_delivered_message_never_comes_again(store: Shared) {
 /// W06
 pub async fn dead_letters_keep_every_error(store: Shared) {
     let Some(outbox) = store.outbox() else { return };
+    let before = now(&store).await;
     for key in ["m1", "m2"] {
         send(&store, key, &[key]).await;
         let token = mint_token();
@@ -179,10 +212,18 @@ pub async fn dead_letters_keep_every_error(store: Shared) {
         assert!(!settle(outbox, key, token, delivered()).await, "it is settled");
     }
     assert_eq!(claim(outbox, mint_token(), HOUR).await, []);
-    let errors: Vec<Arc<str>> = vec!["busy".into(), "gone".into()];
-    let expected = [(message("m1"), errors.clone()), (message("m2"), errors)];
-    assert_eq!(outbox.dead_letters(ALL).await.expect("an answer"), expected);
-    assert_eq!(outbox.dead_letters(1).await.expect("an answer"), expected[..1]);
+    let after = now(&store).await;
+    let dead = outbox.dead_letters(ALL).await.expect("an answer");
+    assert_eq!(dead.iter().map(|dead| &*dead.key).collect::<Vec<_>>(), ["m1", "m2"]);
+    for dead in &dead {
+        let sent = message(&dead.key);
+        assert_eq!((&dead.destination, &dead.payload), (&sent.destination, &sent.payload));
+        let errors: Vec<_> = dead.errors.iter().map(|error| (error.delivery, &*error.error)).collect();
+        assert_eq!(errors, [(1, "busy"), (2, "gone")]);
+        assert!(before <= dead.errors[0].at && dead.errors[0].at <= dead.errors[1].at);
+        assert!(dead.errors[1].at <= after, "an error is stamped by the store's clock");
+    }
+    assert_eq!(outbox.dead_letters(1).await.expect("an answer"), dead[..1]);
 }
 
 /// M04
@@ -198,7 +239,7 @@ pub async fn concurrent_relays_never_share_a_message(store: Shared) {
     for relay in relays {
         claimed.extend(relay.await.expect("a relay ends"));
     }
-    let distinct: HashSet<_> = claimed.iter().map(|claimed| claimed.message.key.clone()).collect();
+    let distinct: HashSet<_> = claimed.iter().map(|claimed| claimed.key.clone()).collect();
     assert_eq!((claimed.len(), distinct.len()), (MESSAGES, MESSAGES));
 }
 

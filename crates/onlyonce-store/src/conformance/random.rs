@@ -55,7 +55,7 @@ impl Random {
 
     /// A draft of any shape that can be stored; its moments may lie anywhere.
     pub fn draft(&mut self) -> Box<Draft> {
-        Box::new(Record {
+        let mut draft = Box::new(Record {
             scope: Scope::stored(self.array(), self.option(Self::text)),
             key: Key::stored(&format!("k{}", self.text())),
             route: self.option(Self::text),
@@ -64,13 +64,18 @@ impl Random {
             attempt: self.u32(),
             token: Token(self.array()),
             relies_on_memory: self.one_in(2),
-            created_at: self.moment(),
-            began_at: self.moment(),
+            created_at: self.stamp(),
+            began_at: self.stamp(),
             written_at: When::WRITE,
             progress: self.progress(),
-            evidence: self.option(Self::evidence),
+            evidence: None,
             state: self.state(),
-        })
+        });
+        // What was heard while an attempt ran is not kept once the record is completed.
+        if !matches!(draft.state, State::Completed { .. }) {
+            draft.evidence = self.option(Self::evidence);
+        }
+        draft
     }
 
     fn fingerprint(&mut self) -> Fingerprint {
@@ -117,7 +122,7 @@ impl Random {
             3 => State::Retryable { retry_after: self.option(Self::span), expires_at: self.moment() },
             _ => State::Unknown {
                 reason: self.reason(),
-                since: self.moment(),
+                since: self.stamp(),
                 asked: self.u32(),
                 ask_at: self.option(Self::moment),
                 dead_letter: self.one_in(2),
@@ -163,6 +168,14 @@ impl Random {
             Reason::Stopped,
             Reason::DownstreamForgot,
         ])
+    }
+
+    /// The write itself, or a moment of an earlier one.
+    fn stamp(&mut self) -> When {
+        match self.moment() {
+            When::At(at) => When::At(at),
+            When::AfterWrite(_) => When::WRITE,
+        }
     }
 
     /// Before, around or long after today; or so long after the write.

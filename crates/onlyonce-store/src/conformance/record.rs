@@ -132,7 +132,13 @@ fn samples() -> Vec<Draft> {
         Verdict::DidNotHappen { never_will: false },
         Verdict::StillUnknown,
     ];
-    let of_state = states.map(|state| Draft { state, ..Draft::clone(&full) });
+    // What was heard while an attempt ran is not kept once the record is completed.
+    let of_state = states.map(|state| match state {
+        State::Completed { .. } => Draft { state, evidence: None, ..Draft::clone(&full) },
+        State::Pending { .. } | State::Running { .. } | State::Retryable { .. } | State::Unknown { .. } => {
+            Draft { state, ..Draft::clone(&full) }
+        }
+    });
     let of_verdict = verdicts.map(|verdict| {
         let evidence = Some(Box::new(Evidence { verdict, by: Source::Webhook }));
         Draft { evidence, ..Draft::clone(&full) }

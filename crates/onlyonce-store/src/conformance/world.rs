@@ -8,8 +8,8 @@ use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Draft, Effects, Id, Progress, Reason, Record, Response, Revision, Seen, Source, State, StateName, Terms,
-    Token,
+    Draft, Effects, Id, Progress, Reason, Record, Response, Revision, Seen, Source, State, StateName, StateSet,
+    Terms, Token,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
@@ -120,11 +120,11 @@ pub(super) fn response(body: &'static str) -> Arc<Response> {
 }
 
 pub(super) fn message(key: &str) -> Message {
-    Message { key: key.into(), destination: "billing".into(), payload: Bytes::from_static(b"\x00\xff paid") }
+    Message::new(key, "billing", Bytes::from_static(b"\x00\xff paid"))
 }
 
 pub(super) fn change(expected: Option<Revision>, next: Box<Draft>) -> Change {
-    Change { expected, revision: mint(), next, messages: Vec::new() }
+    Change::new(expected, mint(), next)
 }
 
 pub(super) async fn swap(store: &Shared, id: Id, change: Change) -> Swapped {
@@ -212,15 +212,15 @@ pub(super) async fn now(store: &Shared) -> Timestamp {
 }
 
 pub(super) fn everything(limit: usize) -> Query {
-    Query { state: None, scope: None, only_due: false, after: None, limit }
+    Query::all(limit)
 }
 
 pub(super) fn of_state(state: StateName, limit: usize) -> Query {
-    Query { state: Some(state), ..everything(limit) }
+    Query { states: state.into(), ..everything(limit) }
 }
 
 pub(super) fn due(limit: usize) -> Query {
-    Query { only_due: true, ..everything(limit) }
+    Query::due(StateSet::ALL, limit)
 }
 
 /// Every record of a listing, page by page; no page is longer than the limit, and none comes after the last.

@@ -24,12 +24,12 @@ pub(super) struct Due {
 
 /// Where the order has a row.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Position {
     at: Option<Timestamp>,
     is_noted: bool,
 }
 
-impl Place {
+impl Position {
     /// Nowhere, as a new row.
     pub(super) const NONE: Self = Self { at: None, is_noted: false };
 }
@@ -37,8 +37,8 @@ impl Place {
 impl Due {
     /// A row was written.
     pub(super) fn note(&mut self, id: Id, row: &mut Row) {
-        if row.due_at != row.place.at && !row.place.is_noted {
-            row.place.is_noted = true;
+        if row.due_at != row.position.at && !row.position.is_noted {
+            row.position.is_noted = true;
             self.noted.push(id);
         }
     }
@@ -53,13 +53,13 @@ impl Due {
         for id in self.noted.drain(..) {
             let row =
                 rows.get_mut(&id).expect("a row that is noted is deleted by nobody before it is in order");
-            if row.due_at != row.place.at {
-                if let Some(at) = row.place.at {
+            if row.due_at != row.position.at {
+                if let Some(at) = row.position.at {
                     self.ordered.remove(&(at, id));
                 }
                 self.ordered.extend(row.due_at.map(|due_at| (due_at, id)));
             }
-            row.place = Place { at: row.due_at, is_noted: false };
+            row.position = Position { at: row.due_at, is_noted: false };
         }
     }
 

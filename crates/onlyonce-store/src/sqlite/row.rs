@@ -1,88 +1,201 @@
-//! A record as a row, and how it is read.
-//!
-//! The columns beside the record are for finding rows and for people with `sqlite3`; what counts is the record.
+//! A record as a row: the statements that read and write it. `crate::sql` knows what the columns mean.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use onlyonce_core::record::{Draft, Id, Record, Revision, Seen};
-use onlyonce_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row};
+use onlyonce_core::time::{Timestamp, When};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::{Change, Error, codec, outbox};
+use super::outbox;
+use super::writer::{Refused, Size, Statements};
+use crate::sql::{self, COLUMNS, Columns};
+use crate::{Attached, Change, Error, Swapped};
 
-/// A write of a record, made ready on the caller's thread: the intake's time is everybody's.
+/// A write of a record, on its way to the writer.
 pub(super) struct Swap {
-    pub(super) id: Id,
-    pub(super) expected: Option<Revision>,
-    pub(super) revision: Revision,
-    pub(super) next: Box<Draft>,
-    /// What it becomes, encoded.
-    pub(super) record: Vec<u8>,
-    pub(super) messages: Vec<outbox::Message>,
+    id: Id,
+    expected: Option<Revision>,
+    revision: Revision,
+    next: Box<Draft>,
+    with: Attached,
 }
 
-/// What a row costs beside its record, about.
-const ROW_BYTES: usize = 256;
+/// What the writer made of a swap.
+pub(super) enum Done {
+    /// Written, with this stamp.
+    Applied(Timestamp),
+    /// The record was at another revision; as it stands, where it exists.
+    Lost(Option<Seen>),
+}
 
 impl Swap {
     pub(super) fn of(id: Id, change: Change) -> Self {
-        let Change { expected, revision, next, messages } = change;
-        Self { id, expected, revision, record: codec::encode(&next), next, messages }
+        let Change { expected, revision, next, with } = change;
+        Self { id, expected, revision, next, with }
     }
 
-    /// About how much it writes.
-    pub(super) fn bytes(&self) -> usize {
-        let messages = self.messages.iter().map(|message| message.payload.len() + ROW_BYTES);
-        self.record.len() + ROW_BYTES + messages.sum::<usize>()
+    pub(super) fn size(&self) -> Size {
+        let messages: usize = self.with.messages.iter().map(|message| message.payload.len()).sum();
+        // Several statements belong together where something is written with the record.
+        let statements = if self.with.is_empty() { Statements::One } else { Statements::Many };
+        Size { rows: 1 + self.with.messages.len(), bytes: sql::bytes(&self.next) + messages, statements }
+    }
+
+    /// Carries it out in the writer's transaction.
+    pub(super) fn run(&self, connection: &Connection, now: Timestamp) -> Result<Done, Refused> {
+        let written = match self.expected {
+            None => self.insert(connection, now)?,
+            Some(expected) => self.update(connection, expected, now)?,
+        };
+        if written == 0 {
+            let seen = load(connection, self.id, || now)?;
+            return Ok(Done::Lost(seen.transpose()?));
+        }
+        outbox::store(connection, self.id, &self.with.messages, now)?;
+        Ok(Done::Applied(now))
+    }
+
+    /// What its caller is told, once it is durable.
+    pub(super) fn swapped(self, done: Done) -> Swapped {
+        match done {
+            Done::Applied(now) => {
+                let record = Arc::new(self.next.stamp(now));
+                Swapped::Applied(Seen { record, revision: self.revision, now })
+            }
+            Done::Lost(seen) => Swapped::Lost(seen),
+        }
+    }
+
+    /// Relies on the unique index over ids: where the id is taken, nothing is written.
+    fn insert(&self, connection: &Connection, now: Timestamp) -> rusqlite::Result<usize> {
+        static SQL: LazyLock<String> = LazyLock::new(|| {
+            let places: Vec<_> = (1..=COLUMNS.split(", ").count()).map(|place| format!("?{place}")).collect();
+            let places = places.join(", ");
+            format!("INSERT INTO onlyonce_record ({COLUMNS}) VALUES ({places}) ON CONFLICT (id) DO NOTHING")
+        });
+        self.execute(connection, &SQL, None, now)
+    }
+
+    /// Relies on the unique index over ids, and on there being one writer: the row it compares is the row it writes.
+    fn update(&self, connection: &Connection, expected: Revision, now: Timestamp) -> rusqlite::Result<usize> {
+        static SQL: LazyLock<String> = LazyLock::new(|| {
+            let set: Vec<_> =
+                (2..).zip(COLUMNS.split(", ").skip(1)).map(|(place, column)| format!("{column} = ?{place}")).collect();
+            format!("UPDATE onlyonce_record SET {} WHERE id = ?1 AND revision = ?{}", set.join(", "), set.len() + 2)
+        });
+        self.execute(connection, &SQL, Some(expected), now)
+    }
+
+    /// The parameters stand in the order of [`COLUMNS`]; the expected revision comes after them.
+    fn execute(
+        &self,
+        connection: &Connection,
+        sql: &str,
+        expected: Option<Revision>,
+        now: Timestamp,
+    ) -> rusqlite::Result<usize> {
+        let columns = Columns::of(&self.next);
+        let stamp = |when: When| when.stamp(now).as_micros();
+        let mut statement = connection.prepare_cached(sql)?;
+        let parameters = params![
+            self.id.0,
+            self.revision.0.cast_signed(),
+            columns.scope,
+            columns.label,
+            columns.key,
+            columns.route,
+            columns.state,
+            columns.attempt,
+            columns.token,
+            columns.effects,
+            columns.retention_us,
+            stamp(columns.created_at),
+            stamp(columns.began_at),
+            now.as_micros(),
+            columns.due.stamp(now).map(Timestamp::as_micros),
+            columns.lapses_at.map(stamp),
+            columns.expires_at.map(stamp),
+            columns.unknown_since.map(stamp),
+            columns.reason.as_deref(),
+            columns.dead_letter,
+            columns.completed_by,
+            columns.recovery_point,
+            columns.status,
+            columns.headers,
+            columns.body.map(|body| &body[..]),
+            columns.rest,
+        ];
+        match expected {
+            None => statement.execute(parameters),
+            Some(expected) => {
+                let expected = expected.0.cast_signed();
+                let all: Vec<&dyn rusqlite::ToSql> =
+                    parameters.iter().copied().chain([&expected as &dyn rusqlite::ToSql]).collect();
+                statement.execute(&all[..])
+            }
+        }
     }
 }
 
-/// A row as it was read, not yet understood: decoding can fail, and that is no error of SQLite's.
-pub(super) struct Stored {
-    pub(super) id: Id,
-    pub(super) revision: Revision,
-    written_at: Timestamp,
-    /// When it is due; where the statement asked for it.
-    pub(super) due_at: Option<Timestamp>,
-    draft: Result<Draft, Error>,
+/// A row in the order of [`COLUMNS`], handed to `understand`.
+pub(super) fn read<R>(
+    row: &Row<'_>,
+    understand: impl FnOnce(&sql::Row<'_>) -> R,
+) -> rusqlite::Result<R> {
+    let text = |column| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
+    let text_or_null = |column| row.get_ref(column)?.as_str_or_null().map_err(rusqlite::Error::from);
+    let blob = |column| row.get_ref(column)?.as_blob().map_err(rusqlite::Error::from);
+    let blob_or_null = |column| row.get_ref(column)?.as_blob_or_null().map_err(rusqlite::Error::from);
+    let read = sql::Row {
+        id: blob(0)?,
+        revision: row.get(1)?,
+        scope: blob(2)?,
+        label: text_or_null(3)?,
+        key: text(4)?,
+        route: text_or_null(5)?,
+        state: text(6)?,
+        attempt: row.get(7)?,
+        token: blob(8)?,
+        effects: text(9)?,
+        retention_us: row.get(10)?,
+        created_at: row.get(11)?,
+        began_at: row.get(12)?,
+        written_at: row.get(13)?,
+        due_at: row.get(14)?,
+        lapses_at: row.get(15)?,
+        expires_at: row.get(16)?,
+        unknown_since: row.get(17)?,
+        reason: text_or_null(18)?,
+        dead_letter: row.get(19)?,
+        completed_by: text_or_null(20)?,
+        recovery_point: text_or_null(21)?,
+        status: row.get(22)?,
+        headers: blob_or_null(23)?,
+        body: blob_or_null(24)?,
+        rest: blob(25)?,
+    };
+    Ok(understand(&read))
 }
 
-impl Stored {
-    /// From the columns id, revision, written_at, record and due_at, in this order.
-    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self {
-            id: Id(row.get(0)?),
-            revision: Revision(row.get::<_, i64>(1)?.cast_unsigned()),
-            written_at: Timestamp::from_micros(row.get(2)?),
-            draft: codec::decode(row.get_ref(3)?.as_blob()?),
-            due_at: row.get::<_, Option<i64>>(4)?.map(Timestamp::from_micros),
-        })
-    }
-
-    /// The record; `Corrupt` where it cannot be understood, and never absent.
-    pub(super) fn record(self) -> Result<Record, Error> {
-        let id = self.id;
-        let draft = self.draft.map_err(|error| {
-            Error::new(error.kind(), format!("record {id} cannot be read: {error}")).because(error)
-        })?;
-        Ok(draft.stamp(self.written_at))
-    }
-
-    pub(super) fn seen(self, now: Timestamp) -> Result<Seen, Error> {
-        let revision = self.revision;
-        Ok(Seen { record: Arc::new(self.record()?), revision, now })
-    }
+/// The id of a row, which it has whether or not it can be understood.
+pub(super) fn id(row: &Row<'_>) -> rusqlite::Result<Id> {
+    row.get(0).map(Id)
 }
 
-/// Relies on the unique index over ids.
-pub(super) fn load(connection: &Connection, id: Id) -> rusqlite::Result<Option<Stored>> {
-    const SQL: &str = "SELECT id, revision, written_at, record, due_at FROM record WHERE id = ?1";
-    connection.prepare_cached(SQL)?.query_row([id.0], Stored::read).optional()
+/// Relies on the unique index over ids. The clock is read after the row: never before what it was stamped with. What cannot
+/// be understood is no error of SQLite's, and never absent.
+pub(super) fn load(
+    connection: &Connection,
+    id: Id,
+    now: impl FnOnce() -> Timestamp,
+) -> rusqlite::Result<Option<Result<Seen, Error>>> {
+    static SQL: LazyLock<String> =
+        LazyLock::new(|| format!("SELECT {COLUMNS} FROM onlyonce_record WHERE id = ?1"));
+    let understand = |row: &Row<'_>| read(row, |row| row.seen(now()));
+    connection.prepare_cached(&SQL)?.query_row([id.0], understand).optional()
 }
 
-/// The revision alone, which a row has before its record. Relies on the unique index over ids.
-pub(super) fn revision(connection: &Connection, id: Id) -> rusqlite::Result<Option<Revision>> {
-    const SQL: &str = "SELECT revision FROM record WHERE id = ?1";
-    let read = |row: &Row<'_>| Ok(Revision(row.get::<_, i64>(0)?.cast_unsigned()));
-    connection.prepare_cached(SQL)?.query_row([id.0], read).optional()
+/// The record of a row.
+pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Result<Record, Error>> {
+    read(row, sql::Row::record)
 }

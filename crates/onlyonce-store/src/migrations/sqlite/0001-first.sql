@@ -1,0 +1,119 @@
+-- Records, one a row; src/sql.rs describes the columns. Moments are microseconds since 1970, by the engine's clock.
+-- A row has a number of its own, so that rows stand in the order they came and only the index over the (random) ids is
+-- written all over. Small columns come first: they are read without the pages of a long answer.
+CREATE TABLE onlyonce_record (
+    number         INTEGER PRIMARY KEY,
+    id             BLOB NOT NULL,     -- SHA-256 of scope and key
+    revision       INTEGER NOT NULL,  -- changes with every write; all 64 bits, as a signed number
+    scope          BLOB NOT NULL,
+    label          TEXT,
+    key            TEXT NOT NULL,
+    route          TEXT,
+    state          TEXT NOT NULL,     -- pending, running, completed, retryable, unknown
+    attempt        INTEGER NOT NULL,
+    token          BLOB NOT NULL,
+    effects        TEXT NOT NULL,     -- local, keyed, queryable, opaque
+    retention_us   INTEGER NOT NULL,
+    created_at     INTEGER NOT NULL,
+    began_at       INTEGER NOT NULL,
+    written_at     INTEGER NOT NULL,
+    due_at         INTEGER,           -- when it wants attention next; null: never
+    lapses_at      INTEGER,
+    expires_at     INTEGER,
+    unknown_since  INTEGER,
+    reason         TEXT,
+    dead_letter    INTEGER NOT NULL,
+    completed_by   TEXT,
+    recovery_point TEXT,
+    status         INTEGER,
+    rest           BLOB NOT NULL,     -- terms, fingerprint, evidence, progress; versioned (src/codec.rs)
+    headers        BLOB,              -- lines "name: value"
+    body           BLOB
+) STRICT;
+
+CREATE UNIQUE INDEX onlyonce_record_by_id ON onlyonce_record (id);
+
+-- Due by state: the sweeper is not held up by a million expired records that wait for the reaper.
+CREATE INDEX onlyonce_record_by_due ON onlyonce_record (state, due_at);
+
+-- The unknown ones, oldest first.
+CREATE INDEX onlyonce_record_by_unknown ON onlyonce_record (unknown_since, id) WHERE unknown_since IS NOT NULL;
+
+-- For people: moments as dates, digests in hex, no answers.
+CREATE VIEW onlyonce_keys AS
+SELECT lower(hex(id)) AS id, lower(hex(scope)) AS scope, label AS scope_label, key, route, state, attempt, effects,
+       recovery_point, status, reason,
+       strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1e6, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', began_at / 1e6, 'unixepoch') AS began_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', written_at / 1e6, 'unixepoch') AS updated_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', unknown_since / 1e6, 'unixepoch') AS unknown_since,
+       strftime('%Y-%m-%dT%H:%M:%fZ', expires_at / 1e6, 'unixepoch') AS expires_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', due_at / 1e6, 'unixepoch') AS due_at
+FROM onlyonce_record;
+
+-- Messages stored with records.
+CREATE TABLE onlyonce_outbox (
+    number       INTEGER PRIMARY KEY AUTOINCREMENT, -- the order they were stored in
+    key          TEXT NOT NULL,
+    destination  TEXT NOT NULL,
+    payload      BLOB,              -- null once delivered
+    content_type TEXT NOT NULL DEFAULT 'application/json',
+    group_key    TEXT,              -- messages of one destination and group are delivered in order
+    record       BLOB,              -- the id of the record it was stored with
+    state        TEXT NOT NULL DEFAULT 'waiting', -- waiting, claimed, delivered, dead
+    deliveries   INTEGER NOT NULL DEFAULT 0,
+    token        BLOB,              -- of the last claim that is not settled
+    created_at   INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1e6 AS INTEGER)),
+    due_at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1e6 AS INTEGER)), -- when it may be claimed; of a claim, when it lapses
+    delivered_at INTEGER,
+    provider_id  TEXT,
+    errors       TEXT NOT NULL DEFAULT '[]' -- [{"at", "delivery", "error"}], in order
+) STRICT;
+
+CREATE UNIQUE INDEX onlyonce_outbox_by_key ON onlyonce_outbox (key);
+CREATE INDEX onlyonce_outbox_by_due ON onlyonce_outbox (due_at, number) WHERE state IN ('waiting', 'claimed');
+CREATE INDEX onlyonce_outbox_dead ON onlyonce_outbox (number) WHERE state = 'dead';
+
+-- Expired records that are kept for audit. Their keys may be used again, so an id may be here more than once.
+CREATE TABLE onlyonce_archive (
+    number         INTEGER PRIMARY KEY,
+    archived_at    INTEGER NOT NULL,
+    id             BLOB NOT NULL,
+    revision       INTEGER NOT NULL,
+    scope          BLOB NOT NULL,
+    label          TEXT,
+    key            TEXT NOT NULL,
+    route          TEXT,
+    state          TEXT NOT NULL,
+    attempt        INTEGER NOT NULL,
+    token          BLOB NOT NULL,
+    effects        TEXT NOT NULL,
+    retention_us   INTEGER NOT NULL,
+    created_at     INTEGER NOT NULL,
+    began_at       INTEGER NOT NULL,
+    written_at     INTEGER NOT NULL,
+    due_at         INTEGER,
+    lapses_at      INTEGER,
+    expires_at     INTEGER,
+    unknown_since  INTEGER,
+    reason         TEXT,
+    dead_letter    INTEGER NOT NULL,
+    completed_by   TEXT,
+    recovery_point TEXT,
+    status         INTEGER,
+    rest           BLOB NOT NULL,
+    headers        BLOB,
+    body           BLOB
+) STRICT;
+
+CREATE INDEX onlyonce_archive_by_id ON onlyonce_archive (id);
+
+-- The store itself: its name, the epoch of copies, and the latest stamp, before which the clock of the next process does
+-- not begin.
+CREATE TABLE onlyonce_store (
+    one    INTEGER PRIMARY KEY CHECK (one = 1),
+    name   BLOB NOT NULL,
+    epoch  INTEGER NOT NULL,
+    latest INTEGER NOT NULL
+) STRICT;
+INSERT INTO onlyonce_store (one, name, epoch, latest) VALUES (1, randomblob(16), 1, 0);
