@@ -4,7 +4,6 @@
 
 mod batch;
 mod broken;
-mod codec;
 mod postgres;
 mod sqlite;
 
