@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use anyhow::{Result, anyhow};
-use xtask::engines::postgres::{self, Server};
+use onlyonce_testkit::engines::postgres::{self, Server};
 
 use crate::Verdict;
 

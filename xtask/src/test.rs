@@ -13,7 +13,7 @@ use crate::examples as services;
 use crate::repository;
 use crate::steps::{Ending, Steps, cargo, has_cargo, pass, pass_and_see};
 use crate::tidy;
-use xtask::engines::postgres;
+use onlyonce_testkit::engines::postgres;
 
 /// The features whose tests always run. Not `--all-features`: an engine whose SDK doubles the build has its own step.
 const FEATURES: &str =

@@ -6,9 +6,9 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use onlyonce_testkit::engines::postgres::{self, Owned};
+use onlyonce_testkit::wire::Wire;
 use serde_json::Value;
-use xtask::engines::postgres::{self, Owned};
-use xtask::wire::Wire;
 
 /// What anybody sets who means it, and what keeps a measurement apart from the work of another: a server that carries
 /// everything over to its files in the middle of one shows that, and not the load. All else, `fsync` and

@@ -3,7 +3,7 @@
 use std::io::{BufRead, Write};
 use std::net::TcpStream;
 
-use xtask::history::Said;
+use onlyonce_testkit::history::Said;
 
 /// A call of a gateway.
 pub(super) struct Call {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 
-use xtask::history::{Answer, What};
-use xtask::random::Random;
+use onlyonce_testkit::history::{Answer, What};
+use onlyonce_testkit::random::Random;
 
 use super::exchange::{Manner, Request, exchange, told};
 use super::service::{MISUSE, REQUEST};

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use xtask::history::{Answer, What};
+use onlyonce_testkit::history::{Answer, What};
 
 use super::client::{Question, ask};
 use super::exchange::Manner;

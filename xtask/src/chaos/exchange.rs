@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use xtask::history::{self, Said, Stored};
+use onlyonce_testkit::history::{self, Said, Stored};
 
 use super::settings::PATIENCE;
 use crate::http;

@@ -1,6 +1,6 @@
 //! Whether the promise was kept for a key: the checker of histories, and the ledger beside it, which must agree.
 
-use xtask::history::{Effects, History, What, check};
+use onlyonce_testkit::history::{Effects, History, What, check};
 
 use super::ending::End;
 
@@ -30,7 +30,7 @@ pub(super) fn judge(history: &History, charges: usize, end: End) -> Vec<String> 
 
 #[cfg(test)]
 mod tests {
-    use xtask::history::{Answer, Event, Meaning, Said, Stored};
+    use onlyonce_testkit::history::{Answer, Event, Meaning, Said, Stored};
 
     use super::*;
 

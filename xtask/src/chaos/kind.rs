@@ -3,8 +3,8 @@
 //! Not here: `local` effects, which behind the gateway need the completion in the application's own transaction, and
 //! there is no function for that yet.
 
-use xtask::history::Effects;
-use xtask::random::Random;
+use onlyonce_testkit::history::Effects;
+use onlyonce_testkit::random::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {

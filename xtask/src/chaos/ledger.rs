@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result};
-use xtask::history::Said;
+use onlyonce_testkit::history::Said;
 
 use super::kind::Kind;
 use super::stage::{Subject, locked};

@@ -41,7 +41,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
-use xtask::engines::postgres::{Owned, Server};
+use onlyonce_testkit::engines::postgres::{Owned, Server};
 
 use self::client::Client;
 use self::fault::Line;

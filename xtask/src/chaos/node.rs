@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use xtask::wire::Wire;
+use onlyonce_testkit::wire::Wire;
 
 use super::fault::Line;
 use super::settings::STOPPED_WITHIN;

@@ -1,8 +1,8 @@
 //! What a run came to, for people and for machines.
 
 use anyhow::Result;
+use onlyonce_testkit::history::History;
 use serde_json::json;
-use xtask::history::History;
 
 use super::stage::{Stage, Subject};
 use super::tally::Tally;

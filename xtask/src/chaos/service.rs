@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
-use xtask::history::{Meaning, Said, What};
-use xtask::random::Random;
+use onlyonce_testkit::history::{Meaning, Said, What};
+use onlyonce_testkit::random::Random;
 
 use super::call::{Call, Then, send};
 use super::kind::Kind;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use xtask::history::{Event, History, What};
-use xtask::random::Random;
+use onlyonce_testkit::history::{Event, History, What};
+use onlyonce_testkit::random::Random;
 
 use super::kind::Kind;
 use super::settings::{DEADLINE, DOWNSTREAM_REMEMBERS, SWEPT_WITHIN};

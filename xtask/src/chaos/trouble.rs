@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::Result;
-use xtask::engines::postgres::{Server, Stop};
-use xtask::random::Random;
-use xtask::wire::{Direction, Wire};
+use onlyonce_testkit::engines::postgres::{Server, Stop};
+use onlyonce_testkit::random::Random;
+use onlyonce_testkit::wire::{Direction, Wire};
 
 use super::fault::{Fault, Line, OfDatabase, OfLine, OfNode};
 use super::node::Node;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use xtask::random::Random;
+use onlyonce_testkit::random::Random;
 
 use super::settings::{DEADLINE, LEASE};
 
