@@ -2,15 +2,14 @@
 //!
 //! A failed step does not stop the others: who repairs a change wants to know all that is wrong with it.
 
-use std::io::{BufRead, BufReader, IsTerminal, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-
-use crate::Verdict;
-use crate::repository;
+use onlyonce_testkit::repository::cargo;
+use onlyonce_testkit::verdict::Verdict;
 
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,16 +55,6 @@ impl Steps {
         let failed = self.done.iter().any(|(_, ending, _)| matches!(ending, Ending::Failed(_)));
         if failed { Verdict::No } else { Verdict::Yes }
     }
-}
-
-/// A cargo command at the top of the repository, coloured if a person is watching.
-pub(crate) fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(repository::cargo());
-    command.args(arguments).current_dir(repository::root());
-    if std::io::stderr().is_terminal() {
-        command.env("CARGO_TERM_COLOR", "always");
-    }
-    command
 }
 
 /// Whether `cargo NAME` exists on this machine.

@@ -1,7 +1,7 @@
 //! SQL for PostgreSQL keeps to what CockroachDB, YugabyteDB and Citus know too, and to what a pooler lets through.
 
 use super::Fault;
-use crate::repository::File;
+use crate::files::File;
 
 /// What is not said, and why.
 const BANNED: [(&str, &str); 14] = [

@@ -1,7 +1,7 @@
 //! `machine.rs` alone compares the state of a record. An engine that does it is a second set of rules.
 
 use super::{Fault, code, lines_before_tests};
-use crate::repository::File;
+use crate::files::File;
 
 /// Where the states may be spelled out: the machine, the type itself, and its stored shape.
 const MAY: [&str; 3] = [

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 pub use self::fault::Stop;
 use self::system::{as_user, free_port, give_away, is_root, place};
+use crate::install::with_apt;
 
 /// Where the binaries are, for who has them in an unusual place.
 const FOLDER_VARIABLE: &str = "ONLYONCE_POSTGRES";
@@ -73,15 +74,7 @@ pub fn install() -> Result<PathBuf, String> {
     if !is_root() {
         return Err(format!("PostgreSQL is missing, and only root can install it; {REMEDY}"));
     }
-    for arguments in [&["update"][..], &["install", "--yes", "--no-install-recommends", "postgresql"]] {
-        let mut command = Command::new("apt-get");
-        let status = command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").status();
-        let status =
-            status.map_err(|error| format!("PostgreSQL is missing, and so is apt-get: {error}; {REMEDY}"))?;
-        if !status.success() {
-            return Err(format!("apt-get {}: {status}; install PostgreSQL by hand", arguments.join(" ")));
-        }
-    }
+    with_apt("PostgreSQL", &["postgresql"], || binaries().is_ok()).map_err(|error| format!("{error:#}"))?;
     binaries()
 }
 
