@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::arguments::Arguments;
 use crate::examples as services;
 use crate::program;
-use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see};
+use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see, require_component};
 use crate::tidy;
 
 /// The features whose tests always run. Not `--all-features`: an engine whose SDK doubles the build has its own step.
@@ -76,16 +76,12 @@ fn engines() -> Result<Ending> {
 }
 
 fn format() -> Result<Ending> {
-    if !has_cargo("fmt") {
-        return Ok(Ending::NotRun("rustfmt is missing; `rustup component add rustfmt` brings it".to_owned()));
-    }
+    require_component("rustfmt", "fmt")?;
     pass(&mut cargo(&["fmt", "--all", "--check"]))
 }
 
 fn lints() -> Result<Ending> {
-    if !has_cargo("clippy") {
-        return Ok(Ending::NotRun("clippy is missing; `rustup component add clippy` brings it".to_owned()));
-    }
+    require_component("clippy", "clippy")?;
     pass(&mut cargo(&[
         "clippy",
         "--workspace",
