@@ -1,11 +1,11 @@
-//! Chance that can be repeated: everything follows from the seed.
+//! Random numbers that follow from a seed, so that a run can be repeated.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A stream of numbers that follows from its seed (SplitMix64). Where tasks of one thread
-/// share it, who draws next follows from the seed too.
+/// A stream of numbers that follows from its seed (SplitMix64). If the tasks of one thread share it, the order in which
+/// they draw follows from the seed too.
 #[derive(Debug)]
 pub struct Random(AtomicU64);
 
@@ -30,28 +30,28 @@ impl Random {
         range.start() + self.number() % (range.end() - range.start() + 1)
     }
 
-    /// A span of this range.
+    /// A duration of this range of milliseconds.
     pub fn millis(&self, range: RangeInclusive<u64>) -> Duration {
         Duration::from_millis(self.within(range))
     }
 
-    /// True in so many of a hundred cases.
+    /// True with this probability, in percent.
     pub fn percent(&self, percent: u64) -> bool {
         self.within(1..=100) <= percent
     }
 
-    /// One of these, of which there is one at least.
+    /// One of these. The list must not be empty.
     pub fn pick<T: Copy>(&self, from: &[T]) -> T {
         from[self.index(from.len())]
     }
 
-    /// A place in a list of so many, of which there is one at least.
+    /// An index of a list of this length, which must not be 0.
     pub fn index(&self, length: usize) -> usize {
         let last = length as u64 - 1;
         usize::try_from(self.within(0..=last)).expect("an index of this list")
     }
 
-    /// One of these, each as often as its weight says.
+    /// One of these, with a probability by its weight.
     pub fn weighed<T: Copy>(&self, from: &[(u64, T)]) -> T {
         let mut left = self.within(1..=from.iter().map(|(weight, _)| weight).sum());
         for (weight, one) in from {

@@ -1,15 +1,15 @@
-//! A line between a client and a server that a test can cut, hold, slow down and lead elsewhere.
+//! A TCP proxy between a client and a server, which a test can cut, hold, slow down and point to another server.
 //!
 //! ```text
 //!   client ──► Wire, a port of its own ──► the server, or another one later
 //! ```
 //!
-//! 1. What is *held* waits and is not lost: released, it goes on in its order.
-//! 2. What is held when the line is *cut* is lost. Hold the answers, wait until the server has done its work, cut: that is
-//!    a commit whose answer was lost.
-//! 3. Connections that are under way stay with the server they began with; new ones go where the line leads now.
+//! 1. *Held* bytes wait and are not lost: when they are released, they go on in their order.
+//! 2. Bytes that are held when the wire is *cut* are lost. To lose the answer of a commit: hold the answers, wait until the
+//!    server has committed, cut.
+//! 3. Open connections stay with the server they began with; new ones go to the present server.
 //!
-//! Threads, and not tasks: `cargo xtask` has no runtime, and a test's own must not have to be at leisure for its faults.
+//! Threads, and not tasks: the tools have no runtime, and faults must happen while a test's own runtime is busy.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// What clients ask.
+    /// Requests.
     ToServer,
-    /// What the server answers.
+    /// Answers.
     ToClient,
 }
 
-/// A line; see the module's documentation. Dropped, it is cut for good.
+/// A proxy on a port of its own; see the module. Dropping it cuts its connections and closes the port.
 #[derive(Debug)]
 pub struct Wire {
     address: SocketAddr,
@@ -52,18 +52,18 @@ struct State {
     holds_questions: bool,
     holds_answers: bool,
     pause: Duration,
-    /// Both ends of each connection under way.
+    /// Both ends of each open connection.
     under_way: HashMap<u64, [TcpStream; 2]>,
 }
 
-/// What a connection carries in one go.
+/// How many bytes are passed on at once.
 const CHUNK_BYTES: usize = 16 << 10;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const BOUND_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl Wire {
-    /// A line that leads to this port of this machine.
+    /// A wire to this port of 127.0.0.1.
     ///
     /// # Errors
     ///
@@ -98,13 +98,13 @@ impl Wire {
         self.address
     }
 
-    /// How many connections have been asked for, also those that were refused: how hard a server is hammered.
+    /// How many connections clients have opened, with those that were refused.
     pub fn asked(&self) -> u64 {
         self.shared.made.load(Ordering::Relaxed)
     }
 
-    /// How often a client has said something on a connection whose server had answered what was said there before, or some
-    /// of it. Whatever is said in one go is one trip, however much is asked by it.
+    /// The number of round trips: how often a client has sent something after the server had answered, or at first. All
+    /// that is sent before the next answer is one trip.
     pub fn trips(&self) -> u64 {
         self.shared.trips.load(Ordering::SeqCst)
     }
@@ -114,7 +114,7 @@ impl Wire {
         self.change(|state| state.leads_to = here(port));
     }
 
-    /// Cuts every connection under way, and says how many there were. New ones are still taken.
+    /// Cuts every open connection, and gives their number. New ones are still accepted.
     pub fn cut(&self) -> usize {
         let mut count = 0;
         self.change(|state| {
@@ -130,24 +130,24 @@ impl Wire {
         self.cut();
     }
 
-    /// Cuts, and listens no more, until [`Wire::mend`]: whoever connects is refused before anything can be sent.
+    /// Cuts, and closes the port until [`Wire::mend`]: connections are refused before anything can be sent.
     pub fn vanish(&self) {
         self.change(|state| state.is_gone = true);
         self.cut();
         self.wake();
     }
 
-    /// Holds what goes in this direction, also on connections that are made meanwhile, until [`Wire::mend`].
+    /// Holds all bytes of this direction, also on new connections, until [`Wire::mend`].
     pub fn hold(&self, direction: Direction) {
         self.change(|state| *state.held(direction) = true);
     }
 
-    /// Lets every piece wait so long before it goes on.
+    /// Delays every chunk by this pause.
     pub fn slow_down(&self, pause: Duration) {
         self.change(|state| state.pause = pause);
     }
 
-    /// Nothing is gone, refused, held or slow any more.
+    /// Ends everything: the port listens again, and nothing is refused, held or delayed.
     pub fn mend(&self) {
         self.change(|state| {
             state.is_gone = false;
@@ -156,7 +156,7 @@ impl Wire {
         });
     }
 
-    /// The thread that accepts looks up once more.
+    /// Wakes the accepting thread with a connection.
     fn wake(&self) {
         drop(TcpStream::connect(self.address));
     }
@@ -189,7 +189,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts until it is over; where it is gone meanwhile, it comes back on the same port.
+    /// Accepts until the wire is dropped; after the port was closed, listens on the same port again.
     fn listen(self: Arc<Self>, mut listener: TcpListener) {
         let Ok(address) = listener.local_addr() else { return };
         loop {
@@ -206,7 +206,7 @@ impl Shared {
         }
     }
 
-    /// Accepts until it is gone or over.
+    /// Accepts until the port is closed or the wire is dropped.
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for client in listener.incoming() {
             let (is_gone, is_over) = {
@@ -224,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// Carries one connection until either end is gone, or it is cut.
+    /// Serves one connection until either end closes it, or it is cut.
     fn carry(self: Arc<Self>, number: u64, client: TcpStream) {
         let (leads_to, refuses) = {
             let state = self.state();
@@ -238,7 +238,7 @@ impl Shared {
         else {
             return close(&client);
         };
-        // A piece is often a whole answer: it must not wait for more.
+        // A chunk is often a whole answer: the kernel must not wait for more.
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         {
             let mut state = self.state();
@@ -273,7 +273,7 @@ impl Shared {
                 break;
             }
         }
-        // What one end has closed, the other is told.
+        // If one end closes the connection, so does the other.
         if let Some(ends) = self.state().under_way.remove(&number) {
             ends.iter().for_each(close);
         }
@@ -291,7 +291,7 @@ impl Shared {
     }
 }
 
-/// Somebody may have the port for a moment: one of the connections that were just cut, say.
+/// The port may be taken for a moment, for example by a connection that was just cut.
 fn bound_again(address: SocketAddr) -> TcpListener {
     let began = Instant::now();
     loop {

@@ -1,12 +1,12 @@
-//! PostgreSQL for tests: a server of their own, with a data folder and a port of its own, gone when they end.
+//! PostgreSQL for tests: a server with a data folder and a port of its own, which is gone when the tests end.
 //!
-//! One test run has one server ([`Server::shared`]), whatever number of processes its tests are; each test makes a schema
-//! there ([`Server::fresh_schema`]). A test that stops or kills its server starts one for itself ([`Server::start`]).
+//! All processes of one test run share a server ([`Server::shared`]); each test makes a schema there
+//! ([`Server::fresh_schema`]). A test that stops or kills its server starts one for itself ([`Server::start`]).
 //!
-//! Whoever starts a server also starts a small shell beside it, which outlives both a test that is killed and a run that
-//! is interrupted: it waits until the run is over, stops the server and removes its folder.
+//! A small shell script is started beside each server. It outlives a test that is killed and a run that is interrupted: it
+//! waits until the run is over, stops the server and removes its folder.
 //!
-//! What befalls a server of one's own is in `fault.rs`, and a standby that takes over in `standby.rs`.
+//! Faults of a server are in `fault.rs`, a standby that takes over in `standby.rs`.
 
 mod fault;
 mod standby;
@@ -26,15 +26,15 @@ pub use self::fault::Stop;
 use self::system::{as_user, free_port, give_away, is_root, place};
 use crate::install::with_apt;
 
-/// Where the binaries are, for who has them in an unusual place.
+/// The folder of the binaries, for machines that have them in an unusual place.
 const FOLDER_VARIABLE: &str = "ONLYONCE_POSTGRES";
 const REMEDY: &str =
     "run `cargo xtask engines install`, or set ONLYONCE_POSTGRES to the folder of its binaries";
-/// Who runs the server where we are root: PostgreSQL refuses to.
+/// The user that runs the server if we are root: PostgreSQL refuses to run as root.
 const USER: &str = "postgres";
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Somebody else may take a port between finding it free and listening on it.
+/// Another process may take a port between our finding it free and PostgreSQL listening on it.
 const PORTS_MAX: u32 = 5;
 
 /// Waits until the process `$1` is gone, then stops the server whose data is in `$2` and removes the folder.
@@ -56,9 +56,9 @@ pub struct Server {
     binaries: PathBuf,
     folder: PathBuf,
     port: u16,
-    /// What it is started with, again and again.
+    /// The settings of every start.
     settings: Vec<(String, String)>,
-    /// None where another process of this run has started it.
+    /// None if another process of this run has started it.
     process: Mutex<Option<Child>>,
 }
 
@@ -147,7 +147,7 @@ impl Server {
         self.port
     }
 
-    /// The folder it keeps everything in; what is put there goes with it.
+    /// The folder with all its files, which is removed with it.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -196,7 +196,7 @@ impl Server {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// A session of the superuser in this database, for who wants to keep one open.
+    /// A `psql` session of the superuser in this database, for a test that keeps it open.
     pub fn psql(&self, database: &str) -> Command {
         let mut psql = Command::new(self.binaries.join("psql"));
         psql.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", &self.url(database)]);
