@@ -4,7 +4,7 @@
 //! spelling. Rivals that are also ordinary words (entry, hash, lock, owner, queue) are left to the reviewer.
 
 use super::{Fault, code, is_exempt, lines_before_tests};
-use crate::repository::File;
+use crate::files::File;
 
 const KINDS: [&str; 9] = [".rs", ".md", ".toml", ".sql", ".lua", ".html", ".js", ".txt", ".sh"];
 
