@@ -179,7 +179,13 @@ mod tests {
 
     #[test]
     fn the_words_of_the_field_are_ours_too() {
-        for text in ["PRAGMA wal_checkpoint", "let checkpoint = 1;", "flush the journal", "a queue of batches", "abandon"] {
+        for text in [
+            "PRAGMA wal_checkpoint",
+            "let checkpoint = 1;",
+            "flush the journal",
+            "a queue of batches",
+            "abandon",
+        ] {
             assert_eq!(count(text), 0, "{text}");
         }
     }
