@@ -11,10 +11,10 @@ use async_trait::async_trait;
 use onlyonce::store::postgres::{Options, Postgres};
 use onlyonce::store::{Change, Epoch, Error, Outbox, Page, Query, Store, Swapped};
 use onlyonce_core::record::{Id, Seen};
+use onlyonce_testkit::engines::postgres::Server;
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 use tokio_postgres::{Client, NoTls};
-use xtask::engines::postgres::Server;
 
 use super::store::MovedClock;
 

@@ -1,12 +1,15 @@
 //! `cargo xtask ci`: what a change must pass before review.
 
 use anyhow::Result;
+use onlyonce_testkit::repository::cargo;
+use onlyonce_testkit::verdict::Verdict;
 
-use crate::Verdict;
-use crate::steps::{Ending, Steps, cargo, has_cargo, pass};
+use crate::arguments::Arguments;
+use crate::steps::{Ending, Steps, has_cargo, pass};
 use crate::test::{self, Count};
 
-pub(crate) fn run() -> Result<Verdict> {
+pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
+    arguments.words(0)?;
     let mut steps = Steps::default();
     let mut count = Count::default();
     test::all(&mut steps, &mut count);

@@ -8,39 +8,34 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+use onlyonce_testkit::repository::cargo;
+use onlyonce_testkit::verdict::Verdict;
 
-use crate::Verdict;
-use crate::steps::cargo;
+use crate::arguments::Arguments;
 
 /// As in `crates/onlyonce/tests/crash/trials.rs`.
 const PAIRS: &str = "ONLYONCE_CRASH_PAIRS";
 /// How many scenarios pass between two lines about the progress.
 const TELL_EVERY: usize = 100;
 
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
-    /// Every pair of steps too, which takes some minutes
-    #[arg(long)]
-    all: bool,
-    /// Only scenarios whose name contains this
-    filter: Option<String>,
-}
-
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+/// With `--all` every pair of steps too, which takes some minutes; with a word only scenarios whose name contains it.
+pub(crate) fn run(mut arguments: Arguments) -> Result<Verdict> {
+    let all = arguments.flag("--all");
+    let filter = arguments.words(1)?;
     let mut command = cargo(&["test", "--quiet", "--package", "onlyonce", "--test", "crash", "--"]);
-    command.arg("--color=never").args(&arguments.filter);
-    if arguments.all {
+    command.arg("--color=never").args(&filter);
+    if all {
         command.env(PAIRS, "1");
     }
     let mut tally = Tally::default();
     let is_success = pass_lines(&mut command, |line| {
-        if let Some(news) = tally.add(line, arguments.all) {
+        if let Some(news) = tally.add(line, all) {
             println!("{news}");
         }
     })?;
     println!("{} of {} scenarios passed", tally.passed, tally.passed + tally.failed.len());
     for name in &tally.failed {
-        println!("failed: {name}\n  repeat: {}", repeat(name, arguments.all));
+        println!("failed: {name}\n  repeat: {}", repeat(name, all));
     }
     // A mistyped name must not look like a passed test.
     let is_proven = is_success && tally.failed.is_empty() && tally.passed > 0;

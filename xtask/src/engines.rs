@@ -1,6 +1,33 @@
-//! Servers that engines need: found, installed, started and stopped.
-//!
-//! A test that needs a server starts it, through [`postgres::Server`]. It is never one that somebody else uses: tests kill
-//! it. What cannot be started fails with the reason and the remedy, and is never skipped.
+//! `cargo xtask engines`: the servers that tests run on.
 
-pub mod postgres;
+use std::io::Read;
+
+use anyhow::{Result, anyhow, bail};
+use onlyonce_testkit::engines::postgres::{self, Server};
+use onlyonce_testkit::verdict::Verdict;
+
+use crate::arguments::Arguments;
+
+pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
+    let words = arguments.words(1)?;
+    match words.first().map_or("", String::as_str) {
+        "install" => install()?,
+        "start" => start()?,
+        other => bail!("\"{other}\" is neither install nor start"),
+    }
+    Ok(Verdict::Yes)
+}
+
+/// Installs what is missing, from Debian's packages; needs root.
+fn install() -> Result<()> {
+    println!("PostgreSQL: {}", postgres::install().map_err(|reason| anyhow!(reason))?.display());
+    Ok(())
+}
+
+/// Starts a PostgreSQL for a person to look at, prints its URL, and stops it at the end of standard input.
+fn start() -> Result<()> {
+    let server = Server::start(&[]).map_err(|reason| anyhow!(reason))?;
+    println!("{}", server.url("postgres"));
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}

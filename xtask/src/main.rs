@@ -1,79 +1,134 @@
 //! The project's own commands. `cargo xtask test` is all a change needs to pass; `cargo xtask --help` lists the rest.
+//!
+//! A newcomer's first command builds this crate, so it is small: bench and chaos are packages of their own, which are built
+//! when they are asked for (`program.rs`).
 
-mod bench;
-mod chaos;
+mod arguments;
 mod ci;
 mod crash;
+mod engines;
 mod examples;
-mod gateway;
-mod http;
-mod install;
-mod process;
-mod repository;
+mod files;
+mod program;
 mod requirements;
-mod servers;
 mod steps;
 mod test;
 mod tidy;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use anyhow::Result;
+use onlyonce_testkit::verdict::{Verdict, exit_code};
 
-#[derive(Parser)]
-#[command(name = "cargo xtask", about = "The project's own commands")]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
+use self::arguments::Arguments;
+
+/// A command, as `cargo xtask --help` lists it.
+struct Command {
+    name: &'static str,
+    /// What may follow its name.
+    usage: &'static str,
+    about: &'static str,
+    run: Run,
 }
 
-#[derive(Subcommand)]
-enum Command {
-    /// Tidy, format, lints, every test, documentation and examples; with a filter, only the tests it names
-    Test(test::Arguments),
-    /// What `test` does, and the dependency audit
-    Ci,
-    /// The rules no compiler knows: layering, words, licences, links, generated pages
-    Tidy,
-    /// Write docs/requirements.md anew: every promise with the tests that prove it
-    Requirements,
-    /// Measure the layer, or the gateway, beside its baseline, and write docs/performance.md
-    Bench(bench::Arguments),
-    /// The servers that tests run on: install them, or start one to look at
-    Engines(servers::Arguments),
-    /// Kill a real process at every durable step and judge what the next one makes of it; with --all, at every pair
-    Crash(crash::Arguments),
-    /// Three gateways on one PostgreSQL while everything around them breaks; then every promise is judged
-    Chaos(chaos::Arguments),
-    /// Start the gateway before the services of examples/ and play a story on each
-    Examples(examples::Arguments),
+#[derive(Clone, Copy)]
+enum Run {
+    /// A function of this crate.
+    Here(fn(Arguments) -> Result<Verdict>),
+    /// A package of its own, which reads its arguments itself.
+    Program(&'static str),
 }
+
+const COMMANDS: [Command; 9] = [
+    Command {
+        name: "test",
+        usage: "[WORD]...",
+        about: "Everything a change must pass; with words, only the tests whose names contain one of them",
+        run: Run::Here(test::run),
+    },
+    Command {
+        name: "ci",
+        usage: "",
+        about: "What `test` does, and the dependency audit",
+        run: Run::Here(ci::run),
+    },
+    Command {
+        name: "tidy",
+        usage: "",
+        about: "The rules no compiler knows: layering, words, licences, links, generated pages",
+        run: Run::Here(tidy::run),
+    },
+    Command {
+        name: "requirements",
+        usage: "",
+        about: "Write docs/requirements.md anew: every promise with the tests that prove it",
+        run: Run::Here(requirements::run),
+    },
+    Command {
+        name: "engines",
+        usage: "install|start",
+        about: "The servers that tests run on: install them, or start one until standard input ends",
+        run: Run::Here(engines::run),
+    },
+    Command {
+        name: "crash",
+        usage: "[--all] [WORD]",
+        about: "Kill a real process at every durable step and judge the next one; --all: at every pair of steps",
+        run: Run::Here(crash::run),
+    },
+    Command {
+        name: "examples",
+        usage: "[NAME]",
+        about: "Start the gateway in front of the services of examples/ and test each",
+        run: Run::Here(examples::run),
+    },
+    Command {
+        name: "bench",
+        usage: "[ARGUMENT]...",
+        about: "Measure the layer, or the gateway, beside its baseline; see `bench --help`",
+        run: Run::Program(program::BENCH),
+    },
+    Command {
+        name: "chaos",
+        usage: "[ARGUMENT]...",
+        about: "Three gateways on one PostgreSQL while everything around them fails; see `chaos --help`",
+        run: Run::Program(program::CHAOS),
+    },
+];
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Test(arguments) => test::run(&arguments),
-        Command::Ci => ci::run(),
-        Command::Tidy => tidy::run(),
-        Command::Requirements => requirements::run(),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Engines(arguments) => servers::run(&arguments),
-        Command::Crash(arguments) => crash::run(&arguments),
-        Command::Chaos(arguments) => chaos::run(&arguments),
-        Command::Examples(arguments) => examples::run(&arguments),
+    let mut words = std::env::args().skip(1);
+    let Some(name) = words.next() else {
+        eprint!("{}", help());
+        return ExitCode::from(2);
     };
-    match done {
-        Ok(Verdict::Yes) => ExitCode::SUCCESS,
-        Ok(Verdict::No) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(2)
+    let words: Vec<String> = words.collect();
+    if matches!(name.as_str(), "--help" | "-h" | "help") {
+        print!("{}", help());
+        return ExitCode::SUCCESS;
+    }
+    let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
+        eprint!("error: \"{name}\" is no command\n\n{}", help());
+        return ExitCode::from(2);
+    };
+    match command.run {
+        Run::Here(_) if words.iter().any(|word| matches!(word.as_str(), "--help" | "-h")) => {
+            print!("{}", command.help());
+            ExitCode::SUCCESS
         }
+        Run::Here(run) => exit_code(&run(Arguments::new(words))),
+        Run::Program(package) => exit_code(&program::become_program(package, &words)),
     }
 }
 
-/// What a command found: a `No` has been explained where it was found, an error is something it could not do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Yes,
-    No,
+fn help() -> String {
+    let commands: String =
+        COMMANDS.iter().map(|command| format!("  {:<13} {}\n", command.name, command.about)).collect();
+    format!("The project's own commands\n\nUsage: cargo xtask COMMAND\n\n{commands}")
+}
+
+impl Command {
+    fn help(&self) -> String {
+        format!("{}\n\nUsage: cargo xtask {} {}\n", self.about, self.name, self.usage)
+    }
 }

@@ -2,15 +2,14 @@
 //!
 //! A failed step does not stop the others: who repairs a change wants to know all that is wrong with it.
 
-use std::io::{BufRead, BufReader, IsTerminal, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-
-use crate::Verdict;
-use crate::repository;
+use anyhow::{Context, Result, bail};
+use onlyonce_testkit::repository::cargo;
+use onlyonce_testkit::verdict::Verdict;
 
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,20 +57,19 @@ impl Steps {
     }
 }
 
-/// A cargo command at the top of the repository, coloured if a person is watching.
-pub(crate) fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(repository::cargo());
-    command.args(arguments).current_dir(repository::root());
-    if std::io::stderr().is_terminal() {
-        command.env("CARGO_TERM_COLOR", "always");
-    }
-    command
-}
-
 /// Whether `cargo NAME` exists on this machine.
 pub(crate) fn has_cargo(name: &str) -> bool {
     let asked = cargo(&[name, "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     asked.is_ok_and(|status| status.success())
+}
+
+/// Fails where a component of the toolchain is missing, by the `cargo` subcommand it brings. Not a step that was not run:
+/// a change whose format and lints nobody has checked has not passed.
+pub(crate) fn require_component(component: &str, subcommand: &str) -> Result<()> {
+    if !has_cargo(subcommand) {
+        bail!("{component} is missing; run `rustup component add {component}`");
+    }
+    Ok(())
 }
 
 /// Runs it, its output going where ours goes.
@@ -151,6 +149,25 @@ mod tests {
         let mut steps = Steps::default();
         steps.run("deny", || Ok(Ending::NotRun("not installed".to_owned())));
         assert_eq!(steps.summary(), Verdict::Yes);
+    }
+
+    #[test]
+    fn a_missing_component_fails_the_step_with_the_remedy() {
+        let lints = || {
+            require_component("clippy", "no-such-subcommand")?;
+            Ok(Ending::Passed)
+        };
+        let mut steps = Steps::default();
+        steps.run("lints", lints);
+        let (_, ending, _) = &steps.done[0];
+        let remedy = "clippy is missing; run `rustup component add clippy`";
+        assert_eq!(*ending, Ending::Failed(remedy.to_owned()));
+        assert_eq!(steps.summary(), Verdict::No);
+    }
+
+    #[test]
+    fn a_component_that_is_installed_is_no_failure() {
+        require_component("rustfmt", "fmt").unwrap();
     }
 
     #[test]

@@ -5,15 +5,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use onlyonce_testkit::engines::postgres;
+use onlyonce_testkit::repository::{self, cargo};
+use onlyonce_testkit::verdict::Verdict;
 use serde_json::Value;
 
-use crate::Verdict;
-use crate::chaos;
+use crate::arguments::Arguments;
 use crate::examples as services;
-use crate::repository;
-use crate::steps::{Ending, Steps, cargo, has_cargo, pass, pass_and_see};
+use crate::program;
+use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see, require_component};
 use crate::tidy;
-use xtask::engines::postgres;
 
 /// The features whose tests always run. Not `--all-features`: an engine whose SDK doubles the build has its own step.
 const FEATURES: &str =
@@ -23,21 +24,17 @@ const RUNS_TO_ITS_END: &str = "xtask: run this example";
 /// How long such an example may take.
 const EXAMPLE_WITHIN: Duration = Duration::from_secs(120);
 
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
-    /// Only tests whose name contains one of these, and none of the other steps
-    filter: Vec<String>,
-}
-
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
+/// With words, only the tests whose name contains one of them, and none of the other steps.
+pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
+    let filter = arguments.words(usize::MAX)?;
     let mut steps = Steps::default();
     let mut count = Count::default();
-    if arguments.filter.is_empty() {
+    if filter.is_empty() {
         all(&mut steps, &mut count);
     } else {
         say_vectors();
         steps.run("tests", || {
-            let ending = tests(&arguments.filter, &mut count)?;
+            let ending = tests(&filter, &mut count)?;
             // A mistyped name must not look like a passed test.
             let found_none = ending == Ending::Passed && count == Count::default();
             Ok(if found_none { Ending::Failed("no test has such a name".to_owned()) } else { ending })
@@ -64,10 +61,7 @@ pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
 }
 
 fn tidy_step() -> Result<Ending> {
-    Ok(match tidy::run()? {
-        Verdict::Yes => Ending::Passed,
-        Verdict::No => Ending::Failed("see above".to_owned()),
-    })
+    Ok(ending(tidy::check()?))
 }
 
 /// The servers that tests start. Without them those tests fail and say so.
@@ -82,16 +76,12 @@ fn engines() -> Result<Ending> {
 }
 
 fn format() -> Result<Ending> {
-    if !has_cargo("fmt") {
-        return Ok(Ending::NotRun("rustfmt is missing; `rustup component add rustfmt` brings it".to_owned()));
-    }
+    require_component("rustfmt", "fmt")?;
     pass(&mut cargo(&["fmt", "--all", "--check"]))
 }
 
 fn lints() -> Result<Ending> {
-    if !has_cargo("clippy") {
-        return Ok(Ending::NotRun("clippy is missing; `rustup component add clippy` brings it".to_owned()));
-    }
+    require_component("clippy", "clippy")?;
     pass(&mut cargo(&[
         "clippy",
         "--workspace",
@@ -141,21 +131,21 @@ fn docs() -> Result<Ending> {
     pass(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// The gateway before services that are not ours. What they need and nobody can install fails the step: it is told
-/// there what is missing.
+/// The gateway in front of services that are not ours. If what they need cannot be installed, the step fails and names it.
 fn services() -> Result<Ending> {
-    Ok(match services::run(&services::Arguments::default())? {
-        Verdict::Yes => Ending::Passed,
-        Verdict::No => Ending::Failed("see above".to_owned()),
-    })
+    Ok(ending(services::run_all()?))
 }
 
-/// Two minutes in which everything breaks, with a seed that is drawn and printed: each run looks elsewhere.
-fn chaos() -> Result<Ending> {
-    Ok(match chaos::run(&chaos::Arguments::brief())? {
+fn ending(verdict: Verdict) -> Ending {
+    match verdict {
         Verdict::Yes => Ending::Passed,
-        Verdict::No => Ending::Failed("see above, where its seed is too".to_owned()),
-    })
+        Verdict::No => Ending::Failed("see above".to_owned()),
+    }
+}
+
+/// Two minutes of faults, with a seed that is drawn and printed: each run tests something else.
+fn chaos() -> Result<Ending> {
+    pass(&mut program::command(program::CHAOS, &[]))
 }
 
 fn examples() -> Result<Ending> {

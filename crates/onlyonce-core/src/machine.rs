@@ -515,7 +515,9 @@ pub fn standing(seen: Option<&Seen>, policy: &Policy) -> Standing {
 pub fn unknown_since(record: &Record) -> Option<Timestamp> {
     match &record.state {
         State::Unknown { since, .. } => Some(*since),
-        State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Retryable { .. } => None,
+        State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Retryable { .. } => {
+            None
+        }
     }
 }
 

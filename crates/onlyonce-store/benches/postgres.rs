@@ -23,7 +23,7 @@ use onlyonce_core::scope::Scope;
 use onlyonce_core::time::When;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, Store, Swapped};
-use xtask::engines::postgres::{Owned, Server};
+use onlyonce_testkit::engines::postgres::{Owned, Server};
 
 const SPAN: Duration = Duration::from_secs(4);
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -5,7 +5,9 @@
 //!
 //! 1. It never runs backwards, whoever asks, on any thread.
 //! 2. It never stands behind a moment that was stamped before ([`SystemClock::not_before`]).
-//! 3. It goes on while the machine's clock is set back: leases still lapse.
+//! 3. It counts by the machine's steady clock, suspends included, from where the wall clock stood at the start. A wall clock that
+//!    is set forward or back while the process runs changes nothing: no lease lapses and nothing expires by it. How far it
+//!    has departed is logged, is the metric `onlyonce_clock_departure_seconds`, and is a finding of the store.
 //!
 //! Tests hand in a [`ManualClock`] and move it:
 //!
@@ -23,59 +25,76 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use onlyonce_core::time::Timestamp;
+
+use crate::{Finding, Level};
 
 /// Where an embedded engine has the time from. It never runs backwards.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The time, in microseconds.
     fn now(&self) -> Timestamp;
+
+    /// What is worth knowing about it.
+    fn examine(&self) -> Option<Finding> {
+        None
+    }
 }
 
-/// The machine's clock, held monotonic.
-///
-/// It is the machine's steady clock plus an offset that only grows. Where the wall clock is set forward the offset
-/// follows; where it is set back, time goes on at its usual pace instead of standing still until the wall catches up,
-/// as the greater of the two readings would.
+/// The machine's clock: where the wall clock stood at the start, and the time that has passed since by the steady clock.
 #[derive(Debug)]
 pub struct SystemClock {
-    started: Instant,
-    /// What is added to the microseconds since `started`.
-    offset: AtomicI64,
-    /// When the wall clock is looked at next, in microseconds since `started`.
+    machine: Box<dyn Machine>,
+    /// What is added to the steady clock's microseconds.
+    offset: i64,
+    /// When the wall clock is looked at next, by the steady clock.
     look_at: AtomicI64,
+    /// How far the wall clock was ahead when that was last logged.
+    logged: AtomicI64,
 }
 
-/// How soon it is noticed that the wall clock was set forward: every reading asks the steady clock, but not each of them
-/// both.
-const LOOK_EVERY_MICROS: i64 = 1_000;
+/// How often it is looked whether the wall clock has departed.
+const LOOK_EVERY_MICROS: i64 = 1_000_000;
+/// A departure that is told; less is what adjusting a clock gently makes of it.
+const DEPARTURE_MICROS: i64 = 2_000_000;
 
 impl SystemClock {
     /// The machine's clock from now on.
     pub fn new() -> Self {
-        Self { started: Instant::now(), offset: AtomicI64::new(i64::MIN), look_at: AtomicI64::new(0) }
+        Self::not_before(Timestamp::from_micros(i64::MIN))
     }
 
-    /// From now on not before `stamp`: for an engine that finds stamps of an earlier process in its file.
-    pub fn not_before(&self, stamp: Timestamp) {
-        self.offset.fetch_max(stamp.as_micros().saturating_sub(self.steady()), Ordering::AcqRel);
+    /// The same, beginning not before `stamp`: for an engine that finds stamps of an earlier process in its file.
+    pub fn not_before(stamp: Timestamp) -> Self {
+        Self::on(Box::new(System), stamp)
     }
 
-    fn steady(&self) -> i64 {
-        micros(self.started.elapsed())
+    fn on(machine: Box<dyn Machine>, stamp: Timestamp) -> Self {
+        let steady = machine.steady();
+        let offset = machine.wall().max(stamp.as_micros()).saturating_sub(steady);
+        Self { machine, offset, look_at: AtomicI64::new(steady), logged: AtomicI64::new(0) }
     }
 
-    fn look_at_wall(&self) -> Timestamp {
-        // The wall first: a pause between the two readings makes the offset too small, which the next reading mends,
-        // and never too great, which nothing could.
-        let wall = wall();
-        let steady = self.steady();
-        let offset = wall.saturating_sub(steady);
-        let held = self.offset.fetch_max(offset, Ordering::AcqRel).max(offset);
-        // After the offset: whoever sees that nothing is due sees an offset that has been set.
-        self.look_at.store(steady.saturating_add(LOOK_EVERY_MICROS), Ordering::Release);
-        Timestamp::from_micros(steady.saturating_add(held))
+    /// How far ahead of this clock the wall clock is.
+    fn departure_micros(&self) -> i64 {
+        let now = self.machine.steady().saturating_add(self.offset);
+        self.machine.wall().saturating_sub(now)
+    }
+
+    /// Tells how far the wall clock has departed, where that has changed.
+    fn look_at_wall(&self) {
+        let departure = self.departure_micros();
+        #[allow(clippy::cast_precision_loss, reason = "a gauge in seconds")]
+        metrics::gauge!("onlyonce_clock_departure_seconds").set(departure as f64 / 1e6);
+        let change = departure.saturating_sub(self.logged.load(Ordering::Relaxed));
+        if change.saturating_abs() >= DEPARTURE_MICROS {
+            self.logged.store(departure, Ordering::Relaxed);
+            tracing::warn!(
+                ahead_seconds = departure / 1_000_000,
+                "the wall clock has departed from the time this process counts; nothing lapses or expires by it"
+            );
+        }
     }
 }
 
@@ -87,11 +106,61 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        let steady = self.steady();
-        if self.look_at.load(Ordering::Acquire) <= steady {
-            return self.look_at_wall();
+        let steady = self.machine.steady();
+        let due = self.look_at.load(Ordering::Relaxed);
+        if due <= steady {
+            let next = steady.saturating_add(LOOK_EVERY_MICROS);
+            // One of those who find it due looks.
+            if self.look_at.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                self.look_at_wall();
+            }
         }
-        Timestamp::from_micros(steady.saturating_add(self.offset.load(Ordering::Acquire)))
+        Timestamp::from_micros(steady.saturating_add(self.offset))
+    }
+
+    fn examine(&self) -> Option<Finding> {
+        let departure = self.departure_micros();
+        (departure.saturating_abs() >= DEPARTURE_MICROS).then(|| Finding {
+            level: Level::Warning,
+            code: "clock.departed",
+            says: format!(
+                "the machine's wall clock is {} s {} of the time that this process counts from its start",
+                departure.unsigned_abs() / 1_000_000,
+                if departure > 0 { "ahead" } else { "behind" }
+            ),
+            remedy: "set the wall clock right before the next restart: the process begins from it".to_owned(),
+        })
+    }
+}
+
+/// What the machine's two clocks show, in microseconds.
+trait Machine: fmt::Debug + Send + Sync + 'static {
+    /// Since some moment before the process began; it goes on while the machine is suspended, and nobody sets it.
+    fn steady(&self) -> i64;
+    /// Since the Unix epoch.
+    fn wall(&self) -> i64;
+}
+
+#[derive(Debug)]
+struct System;
+
+impl Machine for System {
+    #[cfg(target_os = "linux")]
+    fn steady(&self) -> i64 {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_nsec / 1_000)
+    }
+
+    /// The standard library's steady clock: on other systems it includes suspends, or there is none that does.
+    #[cfg(not(target_os = "linux"))]
+    fn steady(&self) -> i64 {
+        static STARTED: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        micros(STARTED.get_or_init(std::time::Instant::now).elapsed())
+    }
+
+    /// A clock set before the epoch reads as the epoch.
+    fn wall(&self) -> i64 {
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros)
     }
 }
 
@@ -126,18 +195,48 @@ impl Clock for ManualClock {
     }
 }
 
-/// Microseconds since the Unix epoch by the machine's wall clock; a clock set before the epoch reads as the epoch.
-fn wall() -> i64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros)
-}
-
 fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A machine whose clocks are set by the test.
+    #[derive(Clone, Debug, Default)]
+    pub(crate) struct TestMachine {
+        steady: Arc<AtomicI64>,
+        wall_ahead: Arc<AtomicI64>,
+    }
+
+    impl TestMachine {
+        pub(crate) fn pass(&self, span: Duration) {
+            self.steady.fetch_add(micros(span), Ordering::SeqCst);
+        }
+
+        /// Sets the wall clock, in seconds from where it would be.
+        pub(crate) fn set_wall(&self, seconds: i64) {
+            self.wall_ahead.store(seconds * 1_000_000, Ordering::SeqCst);
+        }
+
+        pub(crate) fn clock(&self, stamp: Timestamp) -> SystemClock {
+            SystemClock::on(Box::new(self.clone()), stamp)
+        }
+    }
+
+    impl Machine for TestMachine {
+        fn steady(&self) -> i64 {
+            self.steady.load(Ordering::SeqCst)
+        }
+
+        fn wall(&self) -> i64 {
+            ManualClock::START + self.steady() + self.wall_ahead.load(Ordering::SeqCst)
+        }
+    }
+
+    const DAY: Duration = Duration::from_secs(86_400);
+    const NEVER: Timestamp = Timestamp::from_micros(i64::MIN);
 
     /// R08
     #[test]
@@ -160,22 +259,36 @@ mod tests {
 
     /// R08
     #[test]
-    fn the_system_clock_goes_on_from_a_stamp_that_lies_ahead_of_the_wall() {
-        let clock = SystemClock::new();
-        let ahead = clock.now().plus(Duration::from_secs(600));
-        clock.not_before(ahead);
-        let first = clock.now();
-        assert!(first >= ahead);
-        let passes = Instant::now();
-        while passes.elapsed() < Duration::from_millis(2) {
-            std::hint::spin_loop();
+    fn a_wall_clock_that_leaps_moves_nothing_and_is_told() {
+        let machine = TestMachine::default();
+        let clock = machine.clock(NEVER);
+        let began = clock.now();
+        for leap in [25 * 3_600, -25 * 3_600, 3] {
+            assert_eq!(clock.examine(), None);
+            machine.set_wall(leap);
+            assert_eq!(clock.now(), began, "the wall leapt by {leap} s, and no time has passed");
+            let finding = clock.examine().expect("the departure is found");
+            assert!(finding.says.contains(&leap.abs().to_string()), "{finding:?}");
+            machine.set_wall(0);
         }
-        assert!(clock.now() >= first.plus(Duration::from_millis(2)), "time must not stand still");
+        machine.pass(DAY);
+        assert_eq!(clock.now(), began.plus(DAY), "time passes by the steady clock");
+    }
+
+    /// R08
+    #[test]
+    fn the_system_clock_goes_on_from_a_stamp_that_lies_ahead_of_the_wall() {
+        let machine = TestMachine::default();
+        let ahead = machine.clock(NEVER).now().plus(Duration::from_secs(600));
+        let clock = machine.clock(ahead);
+        assert_eq!(clock.now(), ahead);
+        machine.pass(Duration::from_millis(2));
+        assert_eq!(clock.now(), ahead.plus(Duration::from_millis(2)), "time does not stand still");
     }
 
     #[test]
     fn the_system_clock_shows_the_wall() {
         let now = SystemClock::new().now().as_micros();
-        assert!((wall() - now).abs() < 1_000_000);
+        assert!((System.wall() - now).abs() < 1_000_000);
     }
 }

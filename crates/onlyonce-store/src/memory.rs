@@ -166,7 +166,8 @@ impl Memory {
             let Shard { rows, due } = &mut *shard;
             due.arrange(rows);
             let due = due.after(Bound::Excluded((after.at, after.id)));
-            let due = due.take_while(|(due_at, _)| *due_at <= until).map(|&(due_at, id)| (due_at, id, &rows[&id]));
+            let due =
+                due.take_while(|(due_at, _)| *due_at <= until).map(|&(due_at, id)| (due_at, id, &rows[&id]));
             let covered = due.filter(|(.., row)| query.covers(&row.record));
             found.extend(covered.take(query.one_more()).map(|(due_at, id, row)| row.found(id, due_at, now)));
         }

@@ -216,14 +216,30 @@ impl Row<'_> {
     ///
     /// `Corrupt` where a column cannot be understood or contradicts another: it names the record and the column.
     pub(crate) fn record(&self) -> Result<Record, Error> {
-        self.understand().map_err(|fault| {
-            let id: String = self.id.iter().map(|byte| format!("{byte:02x}")).collect();
-            let message = format!(
-                "record {id} cannot be read: {fault}; nothing was changed: restore the row from a backup, correct \
-                 it, or delete it if its key may be used anew"
-            );
-            Error::new(ErrorKind::Corrupt, message)
-        })
+        self.understand().map_err(|fault| self.fault(&fault))
+    }
+
+    /// Whether the row can be understood, and is due when its record says.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Row::record`].
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let record = self.record()?;
+        let due_at = record.draft().due().stamp(record.written_at).map(Timestamp::as_micros);
+        if due_at == self.due_at {
+            return Ok(());
+        }
+        Err(self.fault("column \"due_at\" is not when its state says that it is due"))
+    }
+
+    fn fault(&self, fault: &str) -> Error {
+        let id: String = self.id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let message = format!(
+            "record {id} cannot be read: {fault}; nothing was changed: restore the row from a backup, correct it, or \
+             delete it if its key may be used anew"
+        );
+        Error::new(ErrorKind::Corrupt, message)
     }
 
     fn understand(&self) -> Result<Record, String> {
@@ -268,7 +284,9 @@ impl Row<'_> {
     /// The state, from the columns that belong to it; those that belong to others must be empty.
     fn state_of(&self, state: StateName, rest: &Rest) -> Result<State, String> {
         self.check_emptiness(state)?;
-        let moment = |value: Option<i64>, column| value.map(Timestamp::from_micros).ok_or_else(|| missing(column, state));
+        let moment = |value: Option<i64>, column| {
+            value.map(Timestamp::from_micros).ok_or_else(|| missing(column, state))
+        };
         let expires_at = || moment(self.expires_at, "expires_at");
         Ok(match state {
             StateName::Pending => State::Pending { expires_at: expires_at()? },
@@ -311,9 +329,9 @@ impl Row<'_> {
             ("body", self.body.is_some(), is_completed),
         ];
         match belongs.into_iter().find(|(_, is_set, may_be)| *is_set && !may_be) {
-            Some((column, ..)) => {
-                Err(format!("column \"state\" is \"{state}\", and column \"{column}\", which no {state} record has, is set"))
-            }
+            Some((column, ..)) => Err(format!(
+                "column \"state\" is \"{state}\", and column \"{column}\", which no {state} record has, is set"
+            )),
             None => Ok(()),
         }
     }
@@ -323,7 +341,12 @@ impl Row<'_> {
         let (status, headers, body) = match (self.status, self.headers, self.body) {
             (None, None, None) => return Ok(None),
             (Some(status), Some(headers), Some(body)) => (status, headers, body),
-            _ => return Err("of the columns \"status\", \"headers\" and \"body\" some are null and some are not".to_owned()),
+            _ => {
+                return Err(
+                    "of the columns \"status\", \"headers\" and \"body\" some are null and some are not"
+                        .to_owned(),
+                );
+            }
         };
         let status = u16::try_from(status).map_err(|_| out_of_range("status", status))?;
         let headers = parse_lines(headers)?;
@@ -354,7 +377,8 @@ fn parse_lines(lines: &[u8]) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
 }
 
 fn parse_line(line: &[u8]) -> Result<(HeaderName, HeaderValue), String> {
-    let fault = || format!("column \"headers\" has the line {:?}, which is no header", String::from_utf8_lossy(line));
+    let fault =
+        || format!("column \"headers\" has the line {:?}, which is no header", String::from_utf8_lossy(line));
     let colon = line.windows(2).position(|pair| pair == b": ").ok_or_else(fault)?;
     let name = HeaderName::from_lowercase(&line[..colon]).map_err(|_| fault())?;
     let value = HeaderValue::from_bytes(&line[colon + 2..]).map_err(|_| fault())?;
@@ -370,7 +394,9 @@ fn span(micros: i64) -> Option<Duration> {
 }
 
 fn missing(column: &str, state: StateName) -> String {
-    format!("column \"state\" is \"{state}\", and column \"{column}\", which every {state} record has, is null")
+    format!(
+        "column \"state\" is \"{state}\", and column \"{column}\", which every {state} record has, is null"
+    )
 }
 
 fn unknown_word(column: &str, word: &str) -> String {

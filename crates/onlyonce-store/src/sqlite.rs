@@ -19,54 +19,50 @@
 //! # });
 //! ```
 //!
-//! 1. **Durable means synced.** Every swap is on a tape (`tape.rs`) and flushed to the disk before anybody is told of it,
-//!    and before any reader sees it. This holds as far as the disk keeps its word about `fdatasync`.
-//! 2. **One thread takes swaps in** (`intake.rs`). What comes while a batch is synced goes into the next, together. Another
-//!    carries them over into the database (`carry.rs`, `writer.rs`), half a second later at most; nobody waits for it, nor
-//!    do those who read (`reader.rs`, `fresh.rs`). The WAL is carried over beside it (`wal.rs`).
+//! 1. **Durable means synced.** Every swap is in SQLite's WAL and flushed to the disk before anybody is told of it. This
+//!    holds as far as the disk keeps its word about `fdatasync`. The first sync that fails is final (`latch.rs`): nothing is
+//!    written after it until a restart has recovered from the WAL.
+//! 2. **One thread writes** (`writer.rs`). What comes while a commit is synced goes into the next, together. Others read
+//!    beside it (`reader.rs`), and one checkpoints the WAL (`checkpoint.rs`).
 //! 3. **One process has the file** (`owner.rs`). A second one is told which. So whatever was running when a process
-//!    takes the file was left by a dead one, and lapses at once (`lapse.rs`): by its effects, retryable or unknown.
+//!    takes the file was left by a dead one, and is settled at once (`abandon.rs`): by its effects, retryable or unknown.
 //! 4. **The clock** is the machine's, held monotonic, and never begins before the latest stamp in the file.
 //! 5. **What is not ours is not touched** (`file.rs`): another program's file, one of a newer release, a damaged one or
 //!    half of one is refused with advice, before SQLite has had a chance to write to it.
 //! 6. **A full disk fails closed**: a swap is `Unavailable`, nothing of it is written, and writes go on by themselves
 //!    once there is space.
 //! 7. Files are readable by their owner only.
+//! 8. **It is an ordinary SQLite database.** `sqlite3` reads it, also while it is in use and after a crash; its `.backup`
+//!    gives a store that can be opened. Closed, the store is one file; in use it is the file and its `-wal`, which
+//!    belong together: one copied without the other lacks what only the other has. [`Sqlite::backup`] copies both as one.
 //!
-//! Copying the file while it is in use gives half a database: use [`Sqlite::backup`]. A network file system does not
-//! keep SQLite's promises: use a local disk, or an engine with a server. Reading with `sqlite3` beside it is fine;
-//! a long read there keeps the WAL from beginning anew, so that it grows.
+//! A network file system does not keep SQLite's promises: use a local disk, or an engine with a server. A long read by
+//! another program keeps the WAL from beginning anew, so that it grows.
 
+mod abandon;
 mod backup;
-mod carry;
 mod check;
+mod checkpoint;
 mod connection;
 mod failure;
 mod file;
-mod fresh;
 mod guest;
-mod intake;
-mod judge;
-mod lapse;
-mod letters;
+mod latch;
 mod migration;
 mod open;
+mod outbox;
 mod owner;
-mod post;
 mod reader;
 mod reap;
 mod row;
 mod scan;
-mod slip;
-mod tape;
-mod turn;
-mod wal;
+mod transaction;
 mod writer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -74,40 +70,37 @@ pub use backup::Progress;
 pub use check::Health;
 pub use guest::Guest;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
+use rusqlite::Connection;
+pub use transaction::Transaction;
 
-use self::file::Handle;
-use self::intake::Intake;
-use self::letters::Claim;
-use self::owner::Owner;
+use self::checkpoint::Checkpointer;
+use self::latch::Latch;
+use self::outbox::Claim;
+use self::owner::Owned;
 use self::reader::{Lists, Looks};
-use self::row::{Stored, Swap};
-use self::wal::Keeper;
+use self::row::Swap;
 use self::writer::{Counts, Size, Statements, Writer};
 pub use crate::Expired;
 use crate::clock::Clock;
-use crate::outbox::{Claimed, Message, Outbox, Settled};
-use crate::{Change, Epoch, Error, ErrorKind, Page, Query, Store, Swapped};
+use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
+use crate::promises::{self, Expiry, Finding, Level, Listing, Promises, Survives};
+use crate::{Change, Count, Epoch, EpochSeen, Error, ErrorKind, Page, Query, Store, Swapped};
 
 /// Every step of this engine at which a test may let the process die; see [`mod@crate::failpoint`].
-pub const FAILPOINTS: [&str; 19] = [
+pub const FAILPOINTS: [&str; 14] = [
     "sqlite.create.before",
     "sqlite.create.after",
     "sqlite.migrate.before",
     "sqlite.migrate.after",
-    "sqlite.recover.before",
-    "sqlite.recover.after",
-    "sqlite.tapes.created",
-    "sqlite.lapse.before",
-    "sqlite.lapse.after",
+    "sqlite.abandon.before",
+    "sqlite.abandon.after",
     "sqlite.open.ready",
     "sqlite.commit.before",
     "sqlite.commit.after",
-    "sqlite.carry.before",
-    "sqlite.carry.after",
     "sqlite.reap.before",
     "sqlite.reap.after",
     "sqlite.checkpoint.before",
-    "sqlite.checkpoint.rest",
+    "sqlite.checkpoint.last",
     "sqlite.checkpoint.after",
 ];
 
@@ -137,36 +130,33 @@ impl Default for Options {
 ///
 /// Dropping it carries out what was handed in, and gives the file free.
 pub struct Sqlite {
-    intake: Intake,
-    writer: Arc<Writer>,
-    // Dropped in this order: who reads, who keeps the WAL, the hold on the file, and the right to it last.
-    looks: Looks,
-    lists: Lists,
-    keeper: Keeper,
+    writer: Writer,
+    looks: Option<Looks>,
+    lists: Option<Lists>,
+    checkpointer: Option<Checkpointer>,
     clock: Arc<dyn Clock>,
     counts: Arc<Counts>,
-    lapsed: usize,
-    /// Not in the file: one process has it, and with that process every copy of a record is gone.
-    epoch: AtomicU64,
+    latch: Latch,
+    abandoned: usize,
+    /// As the file has it: this process alone raises it.
+    epoch: Mutex<Epoch>,
+    name: [u8; 16],
     expired: Expired,
     path: PathBuf,
-    handle: Handle,
-    _owner: Owner,
+    owned: Owned,
 }
 
 /// What the engine has done since it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// Batches of swaps that were made durable; each is one `fdatasync` of a tape.
+    /// Transactions that wrote something; each is one `fdatasync`.
     pub commits: u64,
-    /// Swaps in them.
+    /// Pieces of work in them.
     pub works: u64,
-    /// Transactions of the database that wrote something: rounds carried over, and what is no swap.
-    pub transactions: u64,
-    /// How often the WAL was carried over.
+    /// How many checkpoints were made.
     pub checkpoints: u64,
-    /// Attempts of a dead process that lapsed when the file was opened.
-    pub lapsed: usize,
+    /// Attempts of a dead process that were settled when the file was opened.
+    pub abandoned: usize,
 }
 
 impl Sqlite {
@@ -195,21 +185,21 @@ impl Sqlite {
         Figures {
             commits: self.counts.commits.load(Ordering::Relaxed),
             works: self.counts.works.load(Ordering::Relaxed),
-            transactions: self.counts.transactions.load(Ordering::Relaxed),
-            checkpoints: self.keeper.checkpoints(),
-            lapsed: self.lapsed,
+            checkpoints: self.checkpointer.as_ref().map_or(0, Checkpointer::checkpoints),
+            abandoned: self.abandoned,
         }
     }
 
-    /// The uses of a key that have expired and were kept ([`Expired::Keep`]), latest first.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Store::load`].
-    pub async fn archived(&self, id: Id, limit: usize) -> Result<Vec<Record>, Error> {
-        self.intake.carry().await?;
-        let stored = self.lists.run(move |connection| reap::archived(connection, id, limit)).await?;
-        stored.into_iter().map(Stored::record).collect()
+    fn looks(&self) -> &Looks {
+        self.looks.as_ref().expect("a store that is not dropped has its readers")
+    }
+
+    fn lists(&self) -> &Lists {
+        self.lists.as_ref().expect("a store that is not dropped has its readers")
+    }
+
+    fn epoch_now(&self) -> MutexGuard<'_, Epoch> {
+        self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -221,29 +211,26 @@ impl Store for Sqlite {
     }
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
-        self.looks.look(id).await
+        self.looks().look(id).await
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
-        self.intake.swap(Swap::of(id, change)).await
+        self.writer.swap(Swap::of(id, change)).await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
-        self.intake.carry().await?;
         let clock = self.clock.clone();
-        self.lists.run(move |connection| scan::list(connection, &*clock, &query)).await
+        self.lists().run(move |connection| scan::list(connection, &*clock, &query)).await
     }
 
-    async fn count(&self) -> Result<Vec<(StateName, u64)>, Error> {
-        self.intake.carry().await?;
-        self.lists.run(scan::count).await
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        self.lists().run(scan::count).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
-        self.intake.carry().await?;
         let clock = self.clock.clone();
-        let find = move |connection: &rusqlite::Connection| reap::candidates(connection, limit, clock.now());
-        let candidates = self.lists.run(find).await?;
+        let find = move |connection: &Connection| reap::candidates(connection, limit, clock.now());
+        let candidates = self.lists().run(find).await?;
         let mut reaped = 0;
         for ids in candidates.chunks(reap::ROWS_MAX) {
             let (ids, expired) = (ids.to_vec(), self.expired);
@@ -254,13 +241,45 @@ impl Store for Sqlite {
         Ok(reaped)
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
-        Ok(Epoch(self.epoch.load(Ordering::Acquire)))
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
+        Ok(EpochSeen { epoch: *self.epoch_now(), now: self.clock.now(), store: self.name })
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+        const SQL: &str = "
+            UPDATE onlyonce_store SET epoch = max(epoch + 1, ?1) WHERE one = 1 RETURNING epoch";
+        let size = Size { rows: 1, bytes: 0, statements: Statements::One };
+        let raise = |writer: &Connection, now: onlyonce_core::time::Timestamp| {
+            Ok(writer.prepare_cached(SQL)?.query_row([now.as_micros()], |row| row.get::<_, i64>(0))?)
+        };
+        let raised = self.writer.submit(size, raise).await?;
+        let mut epoch = self.epoch_now();
+        *epoch = (*epoch).max(Epoch(raised.cast_unsigned()));
         Ok(())
+    }
+
+    async fn archived(&self, id: Id, limit: usize) -> Result<Option<Vec<Record>>, Error> {
+        self.lists().run(move |connection| reap::archived(connection, id, limit).map(Some)).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        let latched = self.latch.failure().map(|failure| Finding {
+            level: Level::Error,
+            code: if failure.kind == ErrorKind::Corrupt { "sqlite.damaged" } else { "sqlite.sync_failed" },
+            says: failure.message.clone(),
+            remedy: "see to the disk, then restart this process".to_owned(),
+        });
+        Ok(latched.into_iter().chain(self.clock.examine()).collect())
+    }
+
+    fn promises(&self) -> Promises {
+        Promises {
+            clock: promises::Clock::One,
+            survives: Survives::Crash,
+            listing: Listing::Immediate,
+            expiry: Expiry::Ours,
+            transactions: true,
+        }
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
@@ -271,32 +290,38 @@ impl Store for Sqlite {
 #[async_trait]
 impl Outbox for Sqlite {
     async fn claim(&self, token: Token, lease: Duration, limit: usize) -> Result<Vec<Claimed>, Error> {
-        self.intake.carry().await?;
         let claim = Claim { token, lease, limit };
         let size = Size { rows: limit, bytes: 0, statements: Statements::Many };
-        self.writer.submit(size, move |writer, now| Ok(letters::claim(writer, claim, now)?)).await
+        self.writer.submit(size, move |writer, now| Ok(outbox::claim(writer, claim, now)?)).await
     }
 
     async fn settle(&self, key: &str, token: Token, settled: Settled) -> Result<bool, Error> {
-        self.intake.carry().await?;
         let key = key.to_owned();
-        let size = Size { rows: 1, bytes: 0, statements: Statements::Many };
-        let settle = move |writer: &rusqlite::Connection, now| {
-            Ok(letters::settle(writer, &key, token, &settled, now)?)
-        };
+        let size = Size { rows: 1, bytes: 0, statements: Statements::One };
+        let settle = move |writer: &Connection, now| Ok(outbox::settle(writer, &key, token, &settled, now)?);
         self.writer.submit(size, settle).await
     }
 
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<(Message, Vec<Arc<str>>)>, Error> {
-        self.intake.carry().await?;
-        self.lists.run(move |connection| Ok(letters::dead(connection, limit)?)).await
+    async fn provider_id(&self, key: &str) -> Result<Option<Arc<str>>, Error> {
+        let key = key.to_owned();
+        self.lists().run(move |connection| Ok(outbox::provider_id(connection, &key)?)).await
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
+        self.lists().run(move |connection| Ok(outbox::dead(connection, limit)?)).await
     }
 }
 
 impl Drop for Sqlite {
+    /// The writer's connection is closed last: that checkpoints the WAL and removes it, so that one file is left.
     fn drop(&mut self) {
-        self.intake.close();
-        self.writer.close();
+        let connection = self.writer.close();
+        drop((self.looks.take(), self.lists.take(), self.checkpointer.take()));
+        if self.latch.failure().is_some() {
+            // The WAL is the only whole copy: the next process recovers from it.
+            let _ = connection.as_ref().map(connection::leave_wal);
+        }
+        drop(connection);
     }
 }
 

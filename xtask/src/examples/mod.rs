@@ -7,21 +7,25 @@ mod service;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use onlyonce_testkit::gateway;
+use onlyonce_testkit::repository;
+use onlyonce_testkit::verdict::Verdict;
 
 use self::play::Play;
 use self::service::{SERVICES, Service};
-use crate::Verdict;
-use crate::gateway;
-use crate::repository;
+use crate::arguments::Arguments;
 
-#[derive(clap::Args, Default)]
-pub(crate) struct Arguments {
-    /// Only this one: fastapi, express or nginx
-    name: Option<String>,
+/// With a name, only that one: fastapi, express or nginx.
+pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
+    let words = arguments.words(1)?;
+    play_all(&chosen(words.first().map(String::as_str))?)
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
-    let services = chosen(arguments.name.as_deref())?;
+pub(crate) fn run_all() -> Result<Verdict> {
+    play_all(&chosen(None)?)
+}
+
+fn play_all(services: &[&'static Service]) -> Result<Verdict> {
     let program = gateway::build()?;
     let mut failed = Vec::new();
     for service in services {

@@ -6,11 +6,11 @@ use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use onlyonce_testkit::gateway::{self, Addresses, Flags};
+use onlyonce_testkit::http::{self, Answer, Request};
+use onlyonce_testkit::process::{End, Process, child_command};
 
 use super::service::Running;
-use crate::gateway::{self, Addresses, Flags};
-use crate::http::{self, Answer, Request};
-use crate::process::{End, Process, bound};
 
 const ORDER: &str = r#"{"amount":7450,"currency":"eur"}"#;
 const OTHER_ORDER: &str = r#"{"amount":9900,"currency":"eur"}"#;
@@ -134,9 +134,9 @@ fn is_one_run(answers: &[Answer]) -> bool {
 
 fn start(service: &Running, program: &Path, folder: &Path, store: &str) -> Result<Started> {
     let log = OpenOptions::new().create(true).append(true).open(folder.join("gateway.log"))?;
-    let mut command = bound(program, End::Kill);
+    let mut command = child_command(program, End::Kill);
     let config = folder.join("onlyonce.toml");
-    Flags { config: Some(&config), upstream: service.address, store }.give(&mut command);
+    Flags { config: Some(&config), upstream: service.address, store }.add_to(&mut command);
     let mut process = Process::start("the gateway", command.stderr(log), End::Kill)?;
     let addresses = gateway::ready(&mut process)
         .with_context(|| format!("see {}", folder.join("gateway.log").display()))?;

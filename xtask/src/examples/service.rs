@@ -7,11 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-
-use crate::http;
-use crate::install::{answers, by_apt};
-use crate::process::{End, Process, bound, free_address};
-use crate::repository;
+use onlyonce_testkit::http;
+use onlyonce_testkit::install::{succeeds, with_apt};
+use onlyonce_testkit::process::{End, Process, child_command, free_address};
+use onlyonce_testkit::repository;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// An access log is written after its answer was sent.
@@ -53,7 +52,7 @@ impl Service {
         match self.kind {
             Kind::Python => prepare_python(folder),
             Kind::Node => prepare_node(folder),
-            Kind::Nginx => by_apt("nginx", &["nginx"], || answers("nginx", &["-v"])),
+            Kind::Nginx => with_apt("nginx", &["nginx"], || succeeds("nginx", &["-v"])),
         }
     }
 
@@ -68,7 +67,7 @@ impl Service {
         command.current_dir(folder).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut process = Process::start(self.name, &mut command, End::Terminate)?;
         process
-            .listens(address, READY_WITHIN)
+            .wait_until_listening(address, READY_WITHIN)
             .with_context(|| format!("see {}", folder.join("service.log").display()))?;
         Ok(Running { address, kind: self.kind, _process: process })
     }
@@ -89,7 +88,7 @@ impl Running {
 
     /// Asked at the service itself, not through the gateway.
     fn charges_now(&self) -> Result<usize> {
-        let answer = http::ask(&self.address.to_string(), "/charges")?;
+        let answer = http::get(&self.address.to_string(), "/charges")?;
         let text = String::from_utf8_lossy(&answer.body);
         let count = match self.kind {
             Kind::Python | Kind::Node => counted(&text),
@@ -122,8 +121,8 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 fn prepare_python(folder: &Path) -> Result<()> {
     // Debian has Python without what makes a virtual environment; importing both is how that shows.
-    let has_venv = || answers("python3", &["-c", "import venv, ensurepip"]);
-    by_apt("python3 with venv", &["python3", "python3-venv"], has_venv)?;
+    let has_venv = || succeeds("python3", &["-c", "import venv, ensurepip"]);
+    with_apt("python3 with venv", &["python3", "python3-venv"], has_venv)?;
     unless_done(folder, "requirements.txt", "venv", || {
         run(Command::new("python3").args(["-m", "venv", "--clear", "venv"]).current_dir(folder))?;
         let mut pip = Command::new(folder.join("venv/bin/pip"));
@@ -132,8 +131,8 @@ fn prepare_python(folder: &Path) -> Result<()> {
 }
 
 fn prepare_node(folder: &Path) -> Result<()> {
-    by_apt("node and npm", &["nodejs", "npm"], || {
-        answers("node", &["--version"]) && answers("npm", &["--version"])
+    with_apt("node and npm", &["nodejs", "npm"], || {
+        succeeds("node", &["--version"]) && succeeds("npm", &["--version"])
     })?;
     unless_done(folder, "package-lock.json", "node_modules", || {
         run(Command::new("npm")
@@ -164,13 +163,13 @@ fn run(command: &mut Command) -> Result<()> {
 }
 
 fn python(folder: &Path, address: SocketAddr) -> Command {
-    let mut command = bound(&folder.join("venv/bin/uvicorn"), End::Terminate);
+    let mut command = child_command(&folder.join("venv/bin/uvicorn"), End::Terminate);
     command.args(["service:app", "--host", "127.0.0.1", "--port", &address.port().to_string()]);
     command
 }
 
 fn node(address: SocketAddr) -> Command {
-    let mut command = bound(Path::new("node"), End::Terminate);
+    let mut command = child_command(Path::new("node"), End::Terminate);
     command.arg("service.js").env("PORT", address.port().to_string());
     command
 }
@@ -185,7 +184,7 @@ fn nginx(folder: &Path, address: SocketAddr) -> Result<Command> {
         std::fs::remove_dir_all(&prefix)?;
     }
     std::fs::create_dir(&prefix)?;
-    let mut command = bound(Path::new("nginx"), End::Terminate);
+    let mut command = child_command(Path::new("nginx"), End::Terminate);
     command.arg("-p").arg(&prefix).arg("-c").arg(&path);
     Ok(command)
 }

@@ -9,19 +9,22 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
+use onlyonce_testkit::repository;
+use onlyonce_testkit::verdict::Verdict;
 
 pub(crate) use proofs::{Proof, proofs};
 
-use crate::Verdict;
-use crate::repository::{self, File};
+use crate::arguments::Arguments;
+use crate::files::{self, File};
 
 /// The generated page.
 pub(crate) const PAGE: &str = "docs/requirements.md";
 /// The promises.
 pub(crate) const LIST: &str = "xtask/requirements.txt";
 
-pub(crate) fn run() -> Result<Verdict> {
-    let files = repository::files()?;
+pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
+    arguments.words(0)?;
+    let files = files::files()?;
     let list = files.iter().find(|file| file.path == LIST).with_context(|| format!("{LIST} is missing"))?;
     let page = page(&list.text, &proofs(&files));
     let path = repository::root().join(PAGE);

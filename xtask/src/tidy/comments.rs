@@ -1,7 +1,7 @@
 //! Comments: a `TODO` names an issue, and code that is not run is not kept.
 
 use super::{Fault, is_exempt};
-use crate::repository::File;
+use crate::files::File;
 
 const KINDS: [&str; 7] = [".rs", ".toml", ".sql", ".lua", ".sh", ".js", ".yml"];
 const REMINDERS: [&str; 3] = ["TODO", "FIXME", "XXX"];

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Fault;
-use crate::repository::File;
+use crate::files::File;
 
 /// The rules are pure: nothing here reads a clock, draws a random number, serialises, awaits or does I/O.
 const CORE: &[&str] = &["bytes", "hmac", "http", "sfv", "sha2"];
@@ -46,10 +46,29 @@ const LAYER: &[&str] = &[
     "tracing",
 ];
 
+/// Every test builds the test kit, and it judges the product: nothing large, and nothing of the product.
+const TESTKIT: &[&str] = &["anyhow", "serde_json"];
+
+/// A newcomer's first command builds this: no argument parser.
+const XTASK: &[&str] = &["anyhow", "onlyonce-testkit", "serde_json"];
+
+/// Programs that drive the product from outside, as a process.
+const TOOL: &[&str] = &["anyhow", "clap", "onlyonce-testkit", "serde_json"];
+
 /// What each crate may depend on directly; a crate that is not listed may use anything but what lies above it.
-const MAY: [(&str, &[&str]); 3] = [("onlyonce-core", CORE), ("onlyonce-store", STORE), ("onlyonce", LAYER)];
-/// From the bottom up.
-const ROOMS: [&str; 4] = ["onlyonce-core", "onlyonce-store", "onlyonce", "onlyonce-server"];
+const MAY: [(&str, &[&str]); 7] = [
+    ("onlyonce-core", CORE),
+    ("onlyonce-store", STORE),
+    ("onlyonce", LAYER),
+    ("onlyonce-testkit", TESTKIT),
+    ("onlyonce-bench", TOOL),
+    ("onlyonce-chaos", TOOL),
+    ("xtask", XTASK),
+];
+/// The product's crates, from the bottom up.
+const PRODUCT: [&str; 4] = ["onlyonce-core", "onlyonce-store", "onlyonce", "onlyonce-server"];
+/// What is not published: the product may use it in tests only.
+const UNPUBLISHED: [&str; 4] = ["onlyonce-testkit", "onlyonce-bench", "onlyonce-chaos", "xtask"];
 
 pub(super) fn faults(files: &[File], metadata: &Value) -> Vec<Fault> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
@@ -71,8 +90,11 @@ fn of_package(files: &[File], package: &Value) -> Vec<Fault> {
 }
 
 fn objection(package: &str, dependency: &str) -> Option<String> {
-    let room = |name: &str| ROOMS.iter().position(|room| *room == name);
-    if room(package).zip(room(dependency)).is_some_and(|(own, other)| own <= other) {
+    let layer = |name: &str| PRODUCT.iter().position(|layer| *layer == name);
+    if layer(package).is_some() && UNPUBLISHED.contains(&dependency) {
+        return Some(format!("{package} may use {dependency} in tests only; make it a dev-dependency"));
+    }
+    if layer(package).zip(layer(dependency)).is_some_and(|(own, other)| own <= other) {
         return Some(format!(
             "{package} must not depend on {dependency}, which lies above it; move the code down"
         ));
@@ -85,13 +107,15 @@ fn objection(package: &str, dependency: &str) -> Option<String> {
 
 /// Points at the line of the manifest, where it can be found.
 fn place(files: &[File], package: &str, dependency: &str, message: String) -> Fault {
-    let path = format!("crates/{package}/Cargo.toml");
-    let line = files.iter().find(|file| file.path == path).and_then(|file| {
-        let begins =
-            |line: &str| line.strip_prefix(dependency).is_some_and(|rest| rest.starts_with(['.', ' ', '=']));
-        file.lines().find(|(_, line)| begins(line)).map(|(number, _)| number)
-    });
-    Fault { path, line, rule: "layering", message }
+    let head = format!("[package]\nname = \"{package}\"\n");
+    let is_its_own = |file: &&File| file.ends_with("Cargo.toml") && file.text.starts_with(&head);
+    let Some(manifest) = files.iter().find(is_its_own) else {
+        return Fault::of("Cargo.toml", "layering", message);
+    };
+    let begins =
+        |line: &str| line.strip_prefix(dependency).is_some_and(|rest| rest.starts_with(['.', ' ', '=']));
+    let line = manifest.lines().find(|(_, line)| begins(line)).map(|(number, _)| number);
+    Fault { path: manifest.path.clone(), line, rule: "layering", message }
 }
 
 #[cfg(test)]
@@ -102,8 +126,8 @@ mod tests {
     use super::*;
 
     fn found(package: &str, dependency: &str, kind: Option<&str>) -> Vec<Fault> {
-        let manifest =
-            file(&format!("crates/{package}/Cargo.toml"), &format!("[dependencies]\n{dependency} = \"1\"\n"));
+        let text = format!("[package]\nname = \"{package}\"\n[dependencies]\n{dependency} = \"1\"\n");
+        let manifest = file(&format!("some/{package}/Cargo.toml"), &text);
         let dependencies = json!([{ "name": dependency, "kind": kind }]);
         faults(
             &[manifest],
@@ -116,7 +140,7 @@ mod tests {
         for dependency in ["tokio", "serde", "rand", "async-trait"] {
             let found = found("onlyonce-core", dependency, None);
             assert_eq!(found.len(), 1, "{dependency}");
-            assert_eq!(found[0].line, Some(2));
+            assert_eq!((found[0].path.as_str(), found[0].line), ("some/onlyonce-core/Cargo.toml", Some(4)));
         }
         assert!(found("onlyonce-core", "sha2", None).is_empty());
     }
@@ -126,6 +150,26 @@ mod tests {
         assert_eq!(found("onlyonce-store", "onlyonce", None).len(), 1);
         assert_eq!(found("onlyonce", "onlyonce-server", None).len(), 1);
         assert!(found("onlyonce-server", "onlyonce", None).is_empty());
+    }
+
+    #[test]
+    fn the_product_uses_the_test_kit_in_tests_only() {
+        for package in PRODUCT {
+            assert_eq!(found(package, "onlyonce-testkit", None).len(), 1, "{package}");
+            assert!(found(package, "onlyonce-testkit", Some("dev")).is_empty(), "{package}");
+        }
+    }
+
+    #[test]
+    fn the_test_kit_and_the_tools_know_nothing_of_the_product_and_stay_small() {
+        for package in UNPUBLISHED {
+            for dependency in ["onlyonce-core", "onlyonce", "tokio"] {
+                assert_eq!(found(package, dependency, None).len(), 1, "{package} {dependency}");
+            }
+            assert!(found(package, "anyhow", None).is_empty(), "{package}");
+        }
+        assert_eq!(found("xtask", "clap", None).len(), 1);
+        assert!(found("onlyonce-chaos", "clap", None).is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::Fault;
-use crate::repository::File;
+use crate::files::File;
 
 const LIST: &str = "deny.toml";
 

@@ -1,7 +1,9 @@
 //! Every page of docs/ can be reached, and every relative link leads somewhere.
 
+use onlyonce_testkit::repository;
+
 use super::Fault;
-use crate::repository::{self, File};
+use crate::files::File;
 
 pub(super) fn faults(files: &[File]) -> Vec<Fault> {
     let links: Vec<Link<'_>> = files.iter().filter(|file| file.ends_with(".md")).flat_map(links).collect();

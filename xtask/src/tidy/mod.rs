@@ -21,10 +21,12 @@ mod words;
 use std::fmt;
 
 use anyhow::Result;
+use onlyonce_testkit::repository;
+use onlyonce_testkit::verdict::Verdict;
 use serde_json::Value;
 
-use crate::Verdict;
-use crate::repository::{self, File};
+use crate::arguments::Arguments;
+use crate::files::{self, File};
 
 /// What is wrong, where, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,8 +53,14 @@ const RULES: [Rule; 8] = [
 ];
 const PACKAGE_RULES: [PackageRule; 2] = [layering::faults, licences::faults];
 
-pub(crate) fn run() -> Result<Verdict> {
-    let files = repository::files()?;
+pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
+    arguments.words(0)?;
+    check()
+}
+
+/// Prints every fault.
+pub(crate) fn check() -> Result<Verdict> {
+    let files = files::files()?;
     let faults = faults(&files, &repository::metadata()?);
     for fault in &faults {
         println!("{fault}");

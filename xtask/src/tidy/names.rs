@@ -1,7 +1,7 @@
 //! Names of functions, modules and types: what a reader of this project does not expect to meet.
 
 use super::{Fault, code, is_exempt};
-use crate::repository::File;
+use crate::files::File;
 
 /// Prefixes that say nothing about what the function does or gives.
 const PREFIXES: [(&str, &str); 3] = [

@@ -1,7 +1,7 @@
 //! Nothing of the machine it was written on: no paths of ours, no registry but the public one.
 
 use super::{Fault, is_exempt};
-use crate::repository::File;
+use crate::files::File;
 
 /// Folders that exist on somebody's machine only. The last is told in two parts, so that this very file names no such path.
 const FOLDERS: [&str; 3] = ["/home/", "/Users/", concat!("/", "root/")];

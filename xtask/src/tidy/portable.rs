@@ -1,9 +1,17 @@
 //! SQL for PostgreSQL keeps to what CockroachDB, YugabyteDB and Citus know too, and to what a pooler lets through.
+//!
+//! 1. Some words are not used: each is listed with the reason.
+//! 2. No statement modifies one table twice: CockroachDB refuses that, and PostgreSQL does not say which of the two wins. A
+//!    statement is what stands between semicolons in a `.sql` file or in a string of Rust, with `{NAME}` replaced by the
+//!    constant of that name in the same file. Statements that are put together in another way are not seen.
 
+mod statement;
+
+use self::statement::{modified_twice, statements};
 use super::Fault;
-use crate::repository::File;
+use crate::files::File;
 
-/// What is not said, and why.
+/// Words that are not used, and why.
 const BANNED: [(&str, &str); 14] = [
     ("advisory", "advisory locks are missing elsewhere or belong to one node; lock a row"),
     ("ctid", "where a row lies is PostgreSQL's alone; name the row by its key"),
@@ -21,29 +29,45 @@ const BANNED: [(&str, &str); 14] = [
     ("set session", "a pooler gives the session to somebody else; send settings with the connection"),
 ];
 
+/// The engine, and what it shares with the other SQL engines.
+const SUBJECTS: [&str; 5] = [
+    "crates/onlyonce-store/src/migrations/postgres/",
+    "crates/onlyonce-store/src/postgres.rs",
+    "crates/onlyonce-store/src/postgres/",
+    "crates/onlyonce-store/src/sql.rs",
+    "crates/onlyonce-store/src/sql/",
+];
+
 pub(super) fn faults(files: &[File]) -> Vec<Fault> {
     files.iter().filter(|file| is_subject(file)).flat_map(of_file).collect()
 }
 
 fn is_subject(file: &File) -> bool {
-    file.path.starts_with("crates/onlyonce-store/src/migrations/postgres/")
-        || (file.path.starts_with("crates/onlyonce-store/src/postgres/") && !file.ends_with("/tests.rs"))
+    let is_engine = SUBJECTS.iter().any(|subject| file.path.starts_with(subject));
+    is_engine && !file.path.contains("/tests")
 }
 
 fn of_file(file: &File) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (number, line) in file.lines() {
-        let said = spoken(line).to_lowercase();
-        let found = BANNED.iter().filter(|(word, _)| said.contains(word));
+        let code = without_comment(line).to_lowercase();
+        let found = BANNED.iter().filter(|(word, _)| code.contains(word));
         faults.extend(found.map(|(word, why)| {
             Fault::at(file, number, "portable", format!("\"{}\" in SQL: {why}", word.trim()))
         }));
     }
+    faults.extend(statements(file).into_iter().filter_map(|statement| {
+        let table = modified_twice(&statement.text)?;
+        let message = format!(
+            "one statement modifies \"{table}\" twice, which CockroachDB refuses; make two statements of it"
+        );
+        Some(Fault::at(file, statement.line, "portable", message))
+    }));
     faults
 }
 
 /// A line without its comment, be it Rust's or SQL's.
-fn spoken(line: &str) -> &str {
+fn without_comment(line: &str) -> &str {
     let line = super::code(line);
     line.split_once("-- ").map_or(line, |(sql, _)| sql)
 }
@@ -65,6 +89,18 @@ mod tests {
         ] {
             assert_eq!(found(faults, path, text).len(), 1, "{text}");
         }
+    }
+
+    #[test]
+    fn a_statement_that_modifies_one_table_twice_is_found_where_it_begins() {
+        let text = "/// Two writes.\nconst A: &str = \"\n    WITH a AS (DELETE FROM {schema}.b)\n    INSERT INTO {schema}.b SELECT 1\";\n";
+        let one_rule = found(faults, STATEMENTS, text);
+        assert_eq!(one_rule.len(), 1, "{one_rule:?}");
+        assert!(one_rule[0].starts_with("2: one statement modifies \"b\" twice"), "{one_rule:?}");
+        let migration = "crates/onlyonce-store/src/migrations/postgres/0009-x.sql";
+        assert_eq!(found(faults, migration, "UPDATE b SET c = 1;\nUPDATE b SET c = 2;\n"), [""; 0]);
+        let put_together = "const A: &str = \"DELETE FROM b\";\nlet c = format!(\"{A} INSERT INTO b\");\n";
+        assert_eq!(found(faults, STATEMENTS, put_together).len(), 1);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! docs/requirements.md is what would be generated, and no test names a promise that does not exist.
 
 use super::Fault;
-use crate::repository::File;
+use crate::files::File;
 use crate::requirements::{self, LIST, PAGE};
 
 pub(super) fn faults(files: &[File]) -> Vec<Fault> {

@@ -25,11 +25,11 @@ use std::time::Duration;
 
 use client::{Answer, Lost};
 use ledger::Ledger;
+use onlyonce_testkit::engines::postgres::Server;
+use onlyonce_testkit::wire::Direction;
 use process::{Gateway, Store};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use xtask::engines::postgres::Server;
-use xtask::wire::Direction;
 
 /// What the gateway keeps its records in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

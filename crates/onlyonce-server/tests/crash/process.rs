@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use onlyonce::store::failpoint;
+use onlyonce_testkit::engines::postgres::Server;
+use onlyonce_testkit::wire::Wire;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
-use xtask::engines::postgres::Server;
-use xtask::wire::Wire;
 
 use crate::ledger::Ledger;
 use crate::{Effects, Engine};

@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
+use onlyonce_testkit::engines::postgres::Server;
 use serde_json::Value;
-use xtask::engines::postgres::Server;
 
 use crate::demo::Served;
 use crate::program::{Folder, onlyonce, text};

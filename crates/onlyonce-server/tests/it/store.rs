@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use onlyonce_testkit::engines::postgres::Server;
 use serde_json::Value;
-use xtask::engines::postgres::Server;
 
 use crate::demo::Served;
 use crate::program::{Folder, run, text};

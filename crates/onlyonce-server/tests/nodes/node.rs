@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use onlyonce_testkit::engines::postgres::Server;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
-use xtask::engines::postgres::Server;
 
 use crate::client::{PATIENCE, send};
 use crate::service::Service;

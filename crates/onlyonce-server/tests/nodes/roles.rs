@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use xtask::engines::postgres::Server;
+use onlyonce_testkit::engines::postgres::Server;
 
 use crate::client::pay;
 use crate::node::Site;

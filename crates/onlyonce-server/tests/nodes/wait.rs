@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use xtask::engines::postgres::Server;
+use onlyonce_testkit::engines::postgres::Server;
 
 use crate::client::{Answer, WAIT, pay, paying, until};
 use crate::node::{CONNECTIONS_MAX, Node, Site};

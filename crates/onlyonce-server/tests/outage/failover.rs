@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use onlyonce_testkit::engines::postgres::{Owned, Stop};
 use tokio::time::{Instant, sleep};
-use xtask::engines::postgres::{Owned, Stop};
 
 use crate::client;
 use crate::gateway::PATIENCE;

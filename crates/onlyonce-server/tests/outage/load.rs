@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use onlyonce_testkit::random::Random;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use xtask::random::Random;
 
 use crate::client::{Answer, pay};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use xtask::wire::Direction;
+use onlyonce_testkit::wire::Direction;
 
 use crate::client;
 use crate::gateway::PATIENCE;

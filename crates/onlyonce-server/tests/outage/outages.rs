@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use onlyonce_testkit::engines::postgres::Stop;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use xtask::engines::postgres::Stop;
 
 use crate::client::{self, Answer};
 use crate::gateway::PATIENCE;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use onlyonce_testkit::engines::postgres::{Owned, Server};
+use onlyonce_testkit::wire::Wire;
 use tokio::time::{Instant, sleep};
-use xtask::engines::postgres::{Owned, Server};
-use xtask::wire::Wire;
 
 use crate::gateway::{Gateway, PATIENCE};
 use crate::ledger::Ledger;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::{Error, ErrorKind};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
-use crate::{Error, ErrorKind};
 
 const NANOS_PER_SEC: u32 = 1_000_000_000;
 

@@ -60,7 +60,6 @@ impl Writer {
         self.integer(span.as_secs());
         self.integer(span.subsec_nanos().into());
     }
-
 }
 
 fn low_bits(integer: u64) -> u8 {

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Draft, Effects, Id, Progress, Reason, Record, Response, Revision, Seen, Source, State, StateName, StateSet,
-    Terms, Token,
+    Draft, Effects, Id, Progress, Reason, Record, Response, Revision, Seen, Source, State, StateName,
+    StateSet, Terms, Token,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use onlyonce_testkit::engines::postgres::Server;
 use tokio_postgres::SimpleQueryMessage;
-use xtask::engines::postgres::Server;
 
 use super::*;
 use crate::postgres::statement::Verb;

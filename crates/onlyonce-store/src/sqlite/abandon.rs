@@ -3,56 +3,64 @@
 //! The file has one owner. Whoever takes it knows that the one before is gone, and with it every attempt that ran:
 //! nobody needs to wait for their leases. What becomes of them is the machine's to say.
 
-use onlyonce_core::machine;
-use onlyonce_core::record::{Id, Revision, StateName};
-use onlyonce_core::time::Timestamp;
-use rusqlite::{Connection, params};
+use std::sync::LazyLock;
 
-use super::carry;
-use super::fresh::Written;
-use super::row::Stored;
+use onlyonce_core::machine;
+use onlyonce_core::record::{Id, Revision, Seen};
+use onlyonce_core::time::Timestamp;
+use rusqlite::{Connection, Row, params};
+
+use super::row::{self, Swap};
 use super::writer::{Refused, keep_time};
-use crate::{codec, failpoint};
+use crate::sql::COLUMNS;
+use crate::{Change, Error, failpoint};
 
 /// So many go into one transaction.
 const ROWS_MAX: i64 = 1_000;
 
-/// Lapses every attempt in the file, and says how many. Relies on the index by state and due time.
+/// Settles every attempt in the file, and says how many there were.
 pub(super) fn all(connection: &mut Connection, now: Timestamp) -> Result<usize, Refused> {
-    let mut lapsed = 0;
-    let mut after = Vec::new();
-    loop {
-        let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        let running = running(&transaction, &after)?;
-        let Some(last) = running.last().map(|stored| stored.id) else { return Ok(lapsed) };
-        after = last.0.to_vec();
-        for stored in running {
-            lapsed += usize::from(one(&transaction, stored, now)?);
+    let mut abandoned = 0;
+    for state in machine::ABANDONED.iter() {
+        let mut after = Vec::new();
+        loop {
+            let transaction =
+                connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+            let found = page(&transaction, state.as_str(), &after, now)?;
+            let Some((last, _)) = found.last() else { break };
+            after = last.0.to_vec();
+            for (id, seen) in found {
+                abandoned += usize::from(one(&transaction, id, seen, now)?);
+            }
+            keep_time(&transaction, now)?;
+            failpoint!("sqlite.abandon.before");
+            transaction.commit()?;
+            failpoint!("sqlite.abandon.after");
         }
-        keep_time(&transaction, now)?;
-        failpoint!("sqlite.lapse.before");
-        transaction.commit()?;
-        failpoint!("sqlite.lapse.after");
     }
+    Ok(abandoned)
 }
 
-fn running(connection: &Connection, after: &[u8]) -> rusqlite::Result<Vec<Stored>> {
-    const SQL: &str = "
-        SELECT id, revision, written_at, record, due_at FROM record INDEXED BY record_by_due
-        WHERE state = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
-    let mut statement = connection.prepare_cached(SQL)?;
-    let rows = statement.query_map(params![StateName::Running.as_str(), after, ROWS_MAX], Stored::read)?;
-    rows.collect()
+type Found = (Id, Result<Seen, Error>);
+
+/// Relies on the index by state and due time.
+fn page(connection: &Connection, state: &str, after: &[u8], now: Timestamp) -> rusqlite::Result<Vec<Found>> {
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_due
+             WHERE state = ?1 AND id > ?2 ORDER BY id LIMIT ?3"
+        )
+    });
+    let understand = |row: &Row<'_>| Ok((row::id(row)?, row::read(row, |row| row.seen(now))?));
+    connection.prepare_cached(&SQL)?.query_map(params![state, after, ROWS_MAX], understand)?.collect()
 }
 
 /// A record that cannot be understood stays as it is: whoever asks for it is told.
-fn one(connection: &Connection, stored: Stored, now: Timestamp) -> Result<bool, Refused> {
-    let id: Id = stored.id;
-    let Ok(seen) = stored.seen(now) else { return Ok(false) };
+fn one(connection: &Connection, id: Id, seen: Result<Seen, Error>, now: Timestamp) -> Result<bool, Refused> {
+    let Ok(seen) = seen else { return Ok(false) };
     let Some(next) = machine::abandon(&seen) else { return Ok(false) };
-    let revision = mint(connection)?;
-    let blob = codec::encode(&next);
-    carry::put(connection, id, &Written::new(revision, *next, blob, now))?;
+    let change = Change::new(Some(seen.revision), mint(connection)?, next);
+    Swap::of(id, change).run(connection, now)?;
     Ok(true)
 }
 

@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
-use super::carry::{self, Intake};
 use super::failure::{Failure, quoted};
-use super::{Sqlite, connection, file, tape};
+use super::{Sqlite, connection, file};
 use crate::{Error, ErrorKind};
 
 /// So many pages are copied between two reports of progress.
@@ -40,11 +39,11 @@ impl Sqlite {
         progress: impl FnMut(Progress) + Send + 'static,
     ) -> Result<(), Error> {
         let (from, to) = (self.path().to_owned(), to.as_ref().to_owned());
-        let handle = self.handle.clone();
+        let owned = self.owned.clone();
         let copying = tokio::task::spawn_blocking(move || {
             let copied = backup(&from, &to, progress);
             // After its connection, which may be the last: the store may have been closed meanwhile.
-            drop(handle);
+            drop(owned);
             copied
         });
         match copying.await {
@@ -59,7 +58,6 @@ pub(super) fn backup(from: &Path, to: &Path, progress: impl FnMut(Progress)) -> 
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     let copied = create(to, &partial).and_then(|()| copy(from, &partial, progress));
-    let copied = copied.and_then(|rounds| complete(&partial, rounds));
     let named = copied.and_then(|()| finish(&partial, to).map_err(|error| unwritable(to, &error)));
     if named.is_err() {
         // Nothing but half a copy of ours; where it cannot be removed, its name says what it is.
@@ -90,19 +88,13 @@ fn create(to: &Path, partial: &Path) -> Result<(), Failure> {
     options.open(partial).map(drop).map_err(|error| unwritable(partial, &error))
 }
 
-/// One read transaction over the whole copy: otherwise every write in between would make SQLite begin anew. What was on the
-/// tapes before that is given back: by then the database may have it or not.
-fn copy(
-    from: &Path,
-    partial: &Path,
-    mut progress: impl FnMut(Progress),
-) -> Result<Vec<tape::Found>, Failure> {
+/// One read transaction over the whole copy: otherwise every write in between would make SQLite begin anew.
+fn copy(from: &Path, partial: &Path, mut progress: impl FnMut(Progress)) -> Result<(), Failure> {
     let reading = |error: rusqlite::Error| Failure::of(from, &error);
     let writing = |error: rusqlite::Error| Failure::of(partial, &error);
-    let source = connection::guest(from, CACHE_BYTES).map_err(reading)?;
-    let rounds = carry::left(from, &source)?;
+    let source = connection::reader(from, CACHE_BYTES).map_err(reading)?;
     let mut target = Connection::open(partial).map_err(writing)?;
-    source.execute_batch("BEGIN; SELECT count(*) FROM clock;").map_err(reading)?;
+    source.execute_batch("BEGIN; SELECT one FROM onlyonce_store;").map_err(reading)?;
     let backup = Backup::new(&source, &mut target).map_err(reading)?;
     loop {
         let step = backup.step(STEP_PAGES).map_err(writing)?;
@@ -110,23 +102,12 @@ fn copy(
         let count = |pages: i32| usize::try_from(pages).unwrap_or(0);
         progress(Progress { pages_done: count(at.pagecount - at.remaining), pages: count(at.pagecount) });
         match step {
-            StepResult::Done => return Ok(rounds),
+            StepResult::Done => return Ok(()),
             StepResult::More => {}
             // Somebody else holds the copy, or our own connection: it passes.
             StepResult::Busy | StepResult::Locked | _ => std::thread::yield_now(),
         }
     }
-}
-
-/// Carries over into the copy what it lacks, and gives it an identity of its own.
-fn complete(partial: &Path, rounds: Vec<tape::Found>) -> Result<(), Failure> {
-    let writing = |error: rusqlite::Error| Failure::of(partial, &error);
-    let mut target = Connection::open(partial).map_err(writing)?;
-    if let Some(intake) = Intake::of(&target).map_err(writing)? {
-        carry::recover(&mut target, partial, intake.carried, rounds)?;
-        carry::set_apart(&target).map_err(writing)?;
-    }
-    Ok(())
 }
 
 fn finish(partial: &Path, to: &Path) -> io::Result<()> {

@@ -1,12 +1,15 @@
 //! Is everything that is stored still what was stored?
 
+use std::sync::LazyLock;
+
 use onlyonce_core::record::Id;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use super::Sqlite;
-use super::row::Stored;
+use super::row;
 use super::writer::Refused;
 use crate::Error;
+use crate::sql::COLUMNS;
 
 /// So many records are read at a time, so that no read transaction lasts.
 const PAGE_ROWS: i64 = 500;
@@ -23,15 +26,13 @@ pub struct Health {
 }
 
 impl Sqlite {
-    /// Reads the whole file: its structure by SQLite's own check, and every record. Nobody waits for it.
+    /// Reads the whole file: its structure and indexes by SQLite's own check, and every record. Nobody waits for it.
     ///
     /// # Errors
     ///
     /// Where the file cannot be read at all. What is wrong in it is no error, but [`Health::faults`].
     pub async fn check(&self) -> Result<Health, Error> {
-        // Where that fails, the file is checked as it is.
-        let _ = self.intake.carry().await;
-        self.lists.run(health).await
+        self.lists().run(health).await
     }
 }
 
@@ -39,36 +40,40 @@ pub(super) fn health(connection: &Connection) -> Result<Health, Refused> {
     let mut health = Health { records: 0, faults: structure(connection)? };
     let mut after = None;
     while health.faults.len() < FAULTS_MAX {
-        let stored = match page(connection, after) {
+        let checked = match page(connection, after) {
             // What is known already counts, also where nothing more can be read.
             Err(error) if !health.faults.is_empty() => {
                 health.faults.push(error.to_string());
                 break;
             }
-            stored => stored?,
+            checked => checked?,
         };
-        let Some(last) = stored.last() else { break };
-        after = Some(last.id);
-        health.records += stored.len();
-        let faults = stored.into_iter().filter_map(|stored| stored.record().err());
+        let Some((last, _)) = checked.last() else { break };
+        after = Some(*last);
+        health.records += checked.len();
+        let faults = checked.into_iter().filter_map(|(_, checked)| checked.err());
         health.faults.extend(faults.map(|error| error.to_string()));
     }
     Ok(health)
 }
 
-/// SQLite's quick check, which leaves out only whether indexes and rows agree.
+/// SQLite's whole check: pages, constraints, and whether indexes and rows agree.
 fn structure(connection: &Connection) -> Result<Vec<String>, Refused> {
-    let mut statement = connection.prepare(&format!("PRAGMA quick_check({FAULTS_MAX})"))?;
+    let mut statement = connection.prepare(&format!("PRAGMA integrity_check({FAULTS_MAX})"))?;
     let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
     let lines = lines.collect::<rusqlite::Result<Vec<_>>>()?;
     Ok(lines.into_iter().filter(|line| line != "ok").collect())
 }
 
 /// Relies on the unique index over ids.
-fn page(connection: &Connection, after: Option<Id>) -> rusqlite::Result<Vec<Stored>> {
-    const SQL: &str = "
-        SELECT id, revision, written_at, record, due_at FROM record INDEXED BY record_by_id
-        WHERE id > ?1 ORDER BY id LIMIT ?2";
+fn page(connection: &Connection, after: Option<Id>) -> rusqlite::Result<Vec<(Id, Result<(), Error>)>> {
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_id
+             WHERE id > ?1 ORDER BY id LIMIT ?2"
+        )
+    });
     let after: &[u8] = after.as_ref().map_or(&[], |id| &id.0);
-    connection.prepare_cached(SQL)?.query_map(params![after, PAGE_ROWS], Stored::read)?.collect()
+    let check = |row: &Row<'_>| Ok((row::id(row)?, row::read(row, |row| row.check())?));
+    connection.prepare_cached(&SQL)?.query_map(params![after, PAGE_ROWS], check)?.collect()
 }

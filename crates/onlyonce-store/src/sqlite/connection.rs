@@ -1,4 +1,7 @@
 //! Connections to the file, each set up for what it does.
+//!
+//! Only the writer's checkpoints the WAL when it is closed, and it is closed last: whoever only reads leaves the WAL as
+//! it is.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How many prepared statements a connection keeps: more than there are in this engine.
 const STATEMENTS_MAX: usize = 64;
 
-/// One that writes. There is one, and the WAL is carried over by another connection.
+/// One that writes. There is one; checkpoints are made by a connection of their own.
 pub(super) fn writer(path: &Path, cache_bytes: usize) -> Result<Connection> {
     let connection = open(path, cache_bytes)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -19,18 +22,24 @@ pub(super) fn writer(path: &Path, cache_bytes: usize) -> Result<Connection> {
     Ok(connection)
 }
 
-/// One that only reads.
-pub(super) fn reader(path: &Path, cache_bytes: usize) -> Result<Connection> {
-    let connection = open(path, cache_bytes)?;
-    connection.pragma_update(None, "query_only", true)?;
+/// One that checkpoints the WAL beside the writer.
+pub(super) fn checkpointer(path: &Path, cache_bytes: usize) -> Result<Connection> {
+    let connection = writer(path, cache_bytes)?;
+    leave_wal(&connection)?;
     Ok(connection)
 }
 
-/// One that only reads, also where nobody owns the file: closing it does not carry the WAL over.
-pub(super) fn guest(path: &Path, cache_bytes: usize) -> Result<Connection> {
-    let connection = reader(path, cache_bytes)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+/// One that only reads, also where nobody owns the file.
+pub(super) fn reader(path: &Path, cache_bytes: usize) -> Result<Connection> {
+    let connection = open(path, cache_bytes)?;
+    connection.pragma_update(None, "query_only", true)?;
+    leave_wal(&connection)?;
     Ok(connection)
+}
+
+/// Closing this connection makes no checkpoint, also where it is the last.
+pub(super) fn leave_wal(connection: &Connection) -> Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
 }
 
 /// The file must be there: creating it, for its owner only, is not SQLite's business. The path is not taken as a URI.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 use crate::{Error, ErrorKind};
 
@@ -11,17 +11,20 @@ use crate::{Error, ErrorKind};
 pub(super) struct Failure {
     pub(super) kind: ErrorKind,
     pub(super) message: String,
+    /// The system could not make durable what it had taken.
+    pub(super) is_failed_sync: bool,
 }
 
 impl Failure {
     pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), is_failed_sync: false }
     }
 
     /// What SQLite said about the file at `path`, with the remedy.
     pub(super) fn of(path: &Path, error: &rusqlite::Error) -> Self {
         let (kind, remedy) = judge(error);
-        Self::new(kind, format!("store file {}: {error}; {remedy}", quoted(path)))
+        let is_failed_sync = is_failed_sync(error);
+        Self { is_failed_sync, ..Self::new(kind, format!("store file {}: {error}; {remedy}", quoted(path))) }
     }
 
     pub(super) fn error(&self) -> Error {
@@ -39,8 +42,25 @@ pub(super) fn quoted(path: &Path) -> String {
     format!("\"{}\"", path.display())
 }
 
+fn is_failed_sync(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    matches!(code, Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC))
+}
+
 #[allow(clippy::wildcard_enum_match_arm, reason = "SQLite's list of codes grows, and is not ours")]
 fn judge(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::Utf8Error(..) => {
+            return (
+                ErrorKind::Corrupt,
+                "a column does not hold what Onlyonce writes there; restore it from a backup",
+            );
+        }
+        _ => {}
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => {
             (ErrorKind::Unavailable, "free some space on its disk, and writes go on by themselves")

@@ -6,14 +6,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::failure::{Failure, quoted};
 use super::migration;
 use crate::ErrorKind;
 
-/// `PRAGMA application_id` of our files: "OnO1".
-pub(super) const APPLICATION_ID: u32 = 0x4f6e_4f31;
+/// `PRAGMA application_id` of our files: "OnO2".
+pub(super) const APPLICATION_ID: u32 = 0x4f6e_4f32;
+/// Of files from before a record was a row of columns: "OnO1". They kept part of what was acknowledged in files beside them.
+const APPLICATION_ID_BEFORE: u32 = 0x4f6e_4f31;
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 const HEADER_BYTES: usize = 100;
 
@@ -26,7 +27,7 @@ pub(super) enum Found {
     Ours,
 }
 
-/// The path with its folder resolved, so that two spellings of it have one lock.
+/// The path with its folder resolved.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
     if path.is_dir() {
         let message = format!(
@@ -52,13 +53,17 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
     Ok(resolved.join(name))
 }
 
-/// Judges what is at `path` by its first bytes, without SQLite.
-pub(super) fn inspect(path: &Path) -> Result<Found, Failure> {
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-        Err(error) => return Err(unreadable(path, &error)),
-    };
+/// Judges what is at `path` by its first bytes, without SQLite. For a process that does not have the file.
+pub(super) fn inspect_at(path: &Path) -> Result<Found, Failure> {
+    match File::open(path) {
+        Ok(file) => inspect(path, &file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(error) => Err(unreadable(path, &error)),
+    }
+}
+
+/// The same of a file that is open.
+pub(super) fn inspect(path: &Path, mut file: &File) -> Result<Found, Failure> {
     let length = file.metadata().map_err(|error| unreadable(path, &error))?.len();
     if length == 0 {
         return Ok(Found::Nothing);
@@ -72,8 +77,10 @@ pub(super) fn inspect(path: &Path) -> Result<Found, Failure> {
 }
 
 fn judge(path: &Path, header: &Header, length: u64) -> Result<(), Failure> {
-    if header.number(68) != APPLICATION_ID {
-        return Err(foreign(path, "is a database of another program"));
+    match header.number(68) {
+        APPLICATION_ID => {}
+        APPLICATION_ID_BEFORE => return Err(before_columns(path)),
+        _ => return Err(foreign(path, "is a database of another program")),
     }
     newer_is_refused(path, header.number(60))?;
     // After a crash the WAL has what the file lacks; without one the file must be whole.
@@ -123,32 +130,6 @@ impl Header {
     }
 }
 
-/// Creates an empty file that only its owner may read, and makes its name durable.
-pub(super) fn create(path: &Path) -> Result<(), Failure> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false);
-    for_owner_only(&mut options);
-    let created = options.open(path).and_then(|file| file.sync_all()).and_then(|()| sync_folder(path));
-    created.map_err(|error| {
-        let message = format!(
-            "store file {} cannot be created: {error}; let this process write in its folder",
-            quoted(path)
-        );
-        Failure::new(kind_of(&error), message)
-    })
-}
-
-/// The file beside SQLite's own hold on it, to sync it.
-///
-/// On Unix, closing a file gives up every lock its process has on it, SQLite's too. So it is opened before the first
-/// connection, and whoever has a connection has one of these, which it lets go of later: the last one closes it.
-pub(super) type Handle = Arc<File>;
-
-pub(super) fn handle(path: &Path) -> Result<Handle, Failure> {
-    let opened = OpenOptions::new().read(true).write(true).open(path);
-    opened.map(Arc::new).map_err(|error| unreadable(path, &error))
-}
-
 /// Makes names in the folder of `path` durable.
 pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -163,11 +144,10 @@ pub(super) fn for_owner_only(options: &mut OpenOptions) {
     let _ = options;
 }
 
-/// The file beside the database that SQLite, or we, name after it.
+/// The file beside the database that SQLite names after it.
 pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
-    let joint = if ending == "lock" { "." } else { "-" };
     let mut name = path.as_os_str().to_owned();
-    name.push(joint);
+    name.push("-");
     name.push(ending);
     PathBuf::from(name)
 }
@@ -184,10 +164,19 @@ pub(super) fn kind_of(error: &io::Error) -> ErrorKind {
     if passes { ErrorKind::Unavailable } else { ErrorKind::Misconfigured }
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Failure {
+pub(super) fn unreadable(path: &Path, error: &io::Error) -> Failure {
     let message =
         format!("store file {} cannot be read: {error}; let this process read and write it", quoted(path));
     Failure::new(kind_of(error), message)
+}
+
+fn before_columns(path: &Path) -> Failure {
+    let message = format!(
+        "store file {} was made by a development build of Onlyonce whose records this release cannot read, and was left as \
+         it is; finish its keys with that build, then name a new file",
+        quoted(path)
+    );
+    Failure::new(ErrorKind::Misconfigured, message)
 }
 
 fn foreign(path: &Path, what: &str) -> Failure {

@@ -1,6 +1,6 @@
 //! The file for a process that does not own it: it may be read and copied while its owner writes.
 //!
-//! SQLite lets any number of processes read beside the one that writes. A guest takes no lock of ours, lapses nothing
+//! SQLite lets any number of processes read beside the one that writes. A guest takes no lock of ours, settles nothing
 //! and changes no record, so it works on a file that is in use and on one that is not.
 
 use std::path::{Path, PathBuf};
@@ -12,9 +12,7 @@ use super::backup::{self, Progress};
 use super::check::{self, Health};
 use super::failure::{Failure, quoted};
 use super::file::{self, Found};
-use super::fresh::Round;
-use super::writer::Refused;
-use super::{carry, connection, migration, row, slip};
+use super::{connection, migration};
 use crate::{Error, ErrorKind, Schema};
 
 const CACHE_BYTES: usize = 4 << 20;
@@ -37,7 +35,7 @@ impl Guest {
     /// `Misconfigured` where there is none, or none of ours, or one of a newer release; `Corrupt` where a part is missing.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = file::resolve(path.as_ref())?;
-        match file::inspect(&path)? {
+        match file::inspect_at(&path)? {
             Found::Ours => Ok(Self { path }),
             Found::Nothing => {
                 let message =
@@ -54,7 +52,7 @@ impl Guest {
     /// As for [`Guest::open`] and [`Guest::schema`].
     pub async fn schema_at(path: impl AsRef<Path>) -> Result<Schema, Error> {
         let path = file::resolve(path.as_ref())?;
-        match file::inspect(&path)? {
+        match file::inspect_at(&path)? {
             Found::Ours => Self { path }.schema().await,
             Found::Nothing => Ok(migration::schema(0)),
         }
@@ -139,38 +137,15 @@ impl Guest {
 /// What the first bytes cannot say: the WAL may be of a newer release than the file.
 fn connect(path: &Path) -> Result<Connection, Failure> {
     let failed = |error: rusqlite::Error| Failure::of(path, &error);
-    let connection = connection::guest(path, CACHE_BYTES).map_err(failed)?;
-    let version = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
-    file::newer_is_refused(path, version)?;
+    let connection = connection::reader(path, CACHE_BYTES).map_err(failed)?;
+    file::newer_is_refused(path, migration::version(&connection).map_err(failed)?)?;
     Ok(connection)
 }
 
 fn health(path: &Path, connection: &Connection) -> Result<Health, Failure> {
-    let found = check::health(connection).map_err(|refused| match refused {
-        Refused::Sqlite(error) => Failure::of(path, &error),
-        Refused::Stored(error) => Failure::new(error.kind(), error.to_string()),
-    });
-    let found = found.and_then(|mut health| {
-        add_tapes(path, connection, &mut health)?;
-        Ok(health)
-    });
+    let found = check::health(connection).map_err(|refused| refused.failure(path));
     leave(connection, path);
     found
-}
-
-/// What is on the tapes and not in the database yet. While the owner writes it may be counted on its way.
-fn add_tapes(path: &Path, connection: &Connection, health: &mut Health) -> Result<(), Failure> {
-    let failed = |error: rusqlite::Error| Failure::of(path, &error);
-    for found in carry::left(path, connection)? {
-        let mut round = Round::default();
-        for batch in &found.batches {
-            health.faults.extend(slip::read_all(batch, &mut round).err().map(|error| error.to_string()));
-        }
-        for id in round.written.keys() {
-            health.records += usize::from(row::revision(connection, *id).map_err(failed)?.is_none());
-        }
-    }
-    Ok(())
 }
 
 /// Where nobody else has the file and its WAL is empty, SQLite may take its own files away again. A WAL with something

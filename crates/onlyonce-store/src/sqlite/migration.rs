@@ -27,15 +27,11 @@ macro_rules! step {
 }
 
 /// In order; the first leads to version 1.
-const ALL: [Step; 4] =
-    [step!("0001-records"), step!("0002-messages"), step!("0003-archive"), step!("0004-intake")];
+const ALL: [Step; 1] = [step!("0001-first")];
 
 /// The version that this release writes.
 #[allow(clippy::cast_possible_truncation, reason = "a handful of files")]
 pub(super) const LATEST: u32 = ALL.len() as u32;
-
-/// From this version on a file has tapes beside it while it is in use.
-pub(super) const WITH_TAPES: u32 = 4;
 
 /// A file of that version, and what it lacks. An older release refuses a newer file, whatever the step.
 pub(super) fn schema(version: u32) -> Schema {
@@ -80,7 +76,7 @@ fn is_applied(connection: &Connection, path: &Path, number: u32, step: &Step) ->
     if version(connection).map_err(failed)? < number {
         return Ok(false);
     }
-    let sql = "SELECT checksum FROM migration WHERE number = ?1";
+    let sql = "SELECT checksum FROM onlyonce_migration WHERE number = ?1";
     let stored = connection.query_row(sql, [number], |row| row.get::<_, Vec<u8>>(0)).optional();
     if stored.map_err(failed)?.as_deref() == Some(&checksum(step)[..]) {
         return Ok(true);
@@ -101,14 +97,14 @@ fn apply(connection: &mut Connection, number: u32, step: &Step) -> rusqlite::Res
         return Ok(());
     }
     transaction.execute_batch(
-        "CREATE TABLE IF NOT EXISTS migration (
+        "CREATE TABLE IF NOT EXISTS onlyonce_migration (
              number   INTEGER PRIMARY KEY,
              name     TEXT NOT NULL,
              checksum BLOB NOT NULL
          ) STRICT;",
     )?;
     transaction.execute_batch(step.sql)?;
-    let sql = "INSERT INTO migration (number, name, checksum) VALUES (?1, ?2, ?3)";
+    let sql = "INSERT INTO onlyonce_migration (number, name, checksum) VALUES (?1, ?2, ?3)";
     transaction.execute(sql, params![number, step.name, checksum(step)])?;
     transaction.pragma_update(None, "user_version", number)?;
     failpoint!("sqlite.migrate.before");

@@ -3,21 +3,41 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use onlyonce_core::record::Token;
+use onlyonce_core::record::{Id, Token};
 use onlyonce_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::outbox::{Claimed, Message, Settled};
+use crate::outbox::{Claimed, DeadLetter, DeliveryError, Message, Settled};
 
-/// In the transaction that carries its swap over. Relies on the unique index over keys: a message that is there already is the same
+/// In the transaction of their record. Relies on the unique index over keys: a message that is there already is the same
 /// message, and is kept once.
-pub(super) fn store(connection: &Connection, message: &Message, now: Timestamp) -> rusqlite::Result<()> {
+pub(super) fn store(
+    connection: &Connection,
+    record: Id,
+    messages: &[Message],
+    now: Timestamp,
+) -> rusqlite::Result<()> {
     const SQL: &str = "
-        INSERT INTO message (key, destination, payload, due_at) VALUES (?1, ?2, ?3, ?4)
+        INSERT INTO onlyonce_outbox (key, destination, payload, content_type, group_key, record, created_at, due_at)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
         ON CONFLICT (key) DO NOTHING";
-    let (key, destination) = (&*message.key, &*message.destination);
-    let parameters = params![key, destination, &message.payload[..], now.as_micros()];
-    connection.prepare_cached(SQL)?.execute(parameters).map(drop)
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let mut statement = connection.prepare_cached(SQL)?;
+    for message in messages {
+        statement.execute(params![
+            &*message.key,
+            &*message.destination,
+            &message.payload[..],
+            &*message.content_type,
+            message.group.as_deref(),
+            record.0,
+            now.as_micros(),
+            now.plus(message.delay).as_micros(),
+        ])?;
+    }
+    Ok(())
 }
 
 /// What a claim has been asked for.
@@ -31,28 +51,35 @@ pub(super) struct Claim {
 /// Relies on the index by due time; the writer is alone, so nobody claims in between.
 pub(super) fn claim(connection: &Connection, claim: Claim, now: Timestamp) -> rusqlite::Result<Vec<Claimed>> {
     const DUE: &str = "
-        SELECT number, key, destination, payload, delivery FROM message
-        WHERE due_at <= ?1 ORDER BY due_at, number LIMIT ?2";
-    const TAKE: &str = "UPDATE message SET token = ?2, delivery = ?3, due_at = ?4 WHERE number = ?1";
+        SELECT number, key, destination, payload, content_type, group_key, deliveries FROM onlyonce_outbox
+        WHERE state IN ('waiting', 'claimed') AND due_at <= ?1 ORDER BY due_at, number LIMIT ?2";
+    const TAKE: &str = "
+        UPDATE onlyonce_outbox SET state = 'claimed', token = ?2, deliveries = ?3, due_at = ?4 WHERE number = ?1";
     let limit = i64::try_from(claim.limit).unwrap_or(i64::MAX);
     let mut due = connection.prepare_cached(DUE)?;
     let found = due.query_map(params![now.as_micros(), limit], |row| {
-        Ok((row.get::<_, i64>(0)?, message(row, 1)?, row.get::<_, u32>(4)?))
+        let claimed = Claimed {
+            key: row.get(1)?,
+            destination: row.get(2)?,
+            payload: payload(row, 3)?,
+            content_type: row.get(4)?,
+            group: row.get(5)?,
+            delivery: row.get::<_, u32>(6)?.saturating_add(1),
+            token: claim.token,
+        };
+        Ok((row.get::<_, i64>(0)?, claimed))
     })?;
     let found = found.collect::<rusqlite::Result<Vec<_>>>()?;
     let until = now.plus(claim.lease).as_micros();
     let mut take = connection.prepare_cached(TAKE)?;
-    let mut claimed = Vec::with_capacity(found.len());
-    for (number, message, delivery) in found {
-        let delivery = delivery.saturating_add(1);
-        take.execute(params![number, claim.token.0, delivery, until])?;
-        claimed.push(Claimed { message, delivery, token: claim.token });
+    for (number, claimed) in &found {
+        take.execute(params![number, claim.token.0, claimed.delivery, until])?;
     }
-    Ok(claimed)
+    Ok(found.into_iter().map(|(_, claimed)| claimed).collect())
 }
 
 /// Relies on the unique index over keys. A claim that has lapsed still settles while nobody else has claimed the
-/// message: it brings the truth.
+/// message: its delivery was made.
 pub(super) fn settle(
     connection: &Connection,
     key: &str,
@@ -60,64 +87,78 @@ pub(super) fn settle(
     settled: &Settled,
     now: Timestamp,
 ) -> rusqlite::Result<bool> {
-    const SQL: &str = "SELECT number FROM message WHERE key = ?1 AND token = ?2";
-    let number = connection.prepare_cached(SQL)?.query_row(params![key, token.0], |row| row.get(0));
-    let Some(number) = number.optional()? else { return Ok(false) };
-    match settled {
-        Settled::Delivered { provider_id: _ } => delete(connection, number)?,
-        Settled::Again { after, error } => {
-            note(connection, number, error)?;
-            release(connection, number, Some(now.plus(*after)))?;
-        }
-        Settled::Dead { error } => {
-            note(connection, number, error)?;
-            release(connection, number, None)?;
-        }
-    }
-    Ok(true)
-}
-
-fn delete(connection: &Connection, number: i64) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM message_error WHERE message = ?1")?.execute([number])?;
-    connection.prepare_cached("DELETE FROM message WHERE number = ?1")?.execute([number]).map(drop)
-}
-
-fn note(connection: &Connection, number: i64, error: &str) -> rusqlite::Result<()> {
-    const SQL: &str = "
-        INSERT INTO message_error (message, number, error)
-        SELECT ?1, coalesce(max(number), 0) + 1, ?2 FROM message_error WHERE message = ?1";
-    connection.prepare_cached(SQL)?.execute(params![number, error]).map(drop)
-}
-
-fn release(connection: &Connection, number: i64, due_at: Option<Timestamp>) -> rusqlite::Result<()> {
-    const SQL: &str = "UPDATE message SET token = NULL, due_at = ?2 WHERE number = ?1";
-    let due_at = due_at.map(Timestamp::as_micros);
-    connection.prepare_cached(SQL)?.execute(params![number, due_at]).map(drop)
-}
-
-/// Relies on the index by due time, where dead letters stand first, in the order they were stored.
-pub(super) fn dead(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<(Message, Vec<Arc<str>>)>> {
+    const DELIVERED: &str = "
+        UPDATE onlyonce_outbox
+        SET state = 'delivered', token = NULL, payload = NULL, delivered_at = ?3, provider_id = ?4
+        WHERE key = ?1 AND token = ?2";
+    const AGAIN: &str = "
+        UPDATE onlyonce_outbox
+        SET state = 'waiting', token = NULL, due_at = ?5,
+            errors = json_insert(errors, '$[#]', json_object('at', ?3, 'delivery', deliveries, 'error', ?4))
+        WHERE key = ?1 AND token = ?2";
     const DEAD: &str = "
-        SELECT number, key, destination, payload FROM message
-        WHERE due_at IS NULL ORDER BY number LIMIT ?1";
-    const ERRORS: &str = "SELECT error FROM message_error WHERE message = ?1 ORDER BY number";
+        UPDATE onlyonce_outbox
+        SET state = 'dead', token = NULL,
+            errors = json_insert(errors, '$[#]', json_object('at', ?3, 'delivery', deliveries, 'error', ?4))
+        WHERE key = ?1 AND token = ?2";
+    let at = now.as_micros();
+    let settled = match settled {
+        Settled::Delivered { provider_id } => connection.prepare_cached(DELIVERED)?.execute(params![
+            key,
+            token.0,
+            at,
+            provider_id.as_deref()
+        ])?,
+        Settled::Again { after, error } => connection.prepare_cached(AGAIN)?.execute(params![
+            key,
+            token.0,
+            at,
+            &**error,
+            now.plus(*after).as_micros()
+        ])?,
+        Settled::Dead { error } => {
+            connection.prepare_cached(DEAD)?.execute(params![key, token.0, at, &**error])?
+        }
+    };
+    Ok(settled > 0)
+}
+
+/// Relies on the unique index over keys.
+pub(super) fn provider_id(connection: &Connection, key: &str) -> rusqlite::Result<Option<Arc<str>>> {
+    const SQL: &str = "SELECT provider_id FROM onlyonce_outbox WHERE key = ?1";
+    let found = connection.prepare_cached(SQL)?.query_row([key], |row| row.get(0)).optional()?;
+    Ok(found.flatten())
+}
+
+/// Relies on the index of dead letters, in the order they were stored.
+pub(super) fn dead(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<DeadLetter>> {
+    const DEAD: &str = "
+        SELECT number, key, destination, payload FROM onlyonce_outbox
+        WHERE state = 'dead' ORDER BY number LIMIT ?1";
+    const ERRORS: &str = "
+        SELECT json_extract(error.value, '$.at'), json_extract(error.value, '$.delivery'),
+               json_extract(error.value, '$.error')
+        FROM onlyonce_outbox, json_each(errors) AS error WHERE number = ?1 ORDER BY error.key";
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut dead = connection.prepare_cached(DEAD)?;
     let mut errors = connection.prepare_cached(ERRORS)?;
     let mut letters = Vec::new();
     let mut rows = dead.query([limit])?;
     while let Some(row) = rows.next()? {
-        let errors = errors.query_map([row.get::<_, i64>(0)?], |row| row.get::<_, Arc<str>>(0))?;
-        letters.push((message(row, 1)?, errors.collect::<rusqlite::Result<_>>()?));
+        let errors = errors.query_map([row.get::<_, i64>(0)?], |row| {
+            let at = Timestamp::from_micros(row.get(0)?);
+            Ok(DeliveryError { at, delivery: row.get(1)?, error: row.get(2)? })
+        })?;
+        letters.push(DeadLetter {
+            key: row.get(1)?,
+            destination: row.get(2)?,
+            payload: payload(row, 3)?,
+            errors: errors.collect::<rusqlite::Result<_>>()?,
+        });
     }
     Ok(letters)
 }
 
-/// From the columns key, destination and payload, from `first` on.
-fn message(row: &Row<'_>, first: usize) -> rusqlite::Result<Message> {
-    Ok(Message {
-        key: row.get(first)?,
-        destination: row.get(first + 1)?,
-        payload: Bytes::copy_from_slice(row.get_ref(first + 2)?.as_blob()?),
-    })
+fn payload(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
+    Ok(Bytes::copy_from_slice(row.get_ref(column)?.as_blob_or_null()?.unwrap_or_default()))
 }

@@ -1,69 +1,80 @@
-//! One process has the file. A second one is told which.
+//! One process has the file: a lock on the database file itself.
 //!
-//! The lock is the system's, on a file beside the database: it goes with the process, however that ends, and does not
-//! get in the way of SQLite's own locks on the database. What stands in the lock file is for people.
+//! The lock (`flock`) belongs to the file and not to a name, so no second process gets it through a hard link, another path,
+//! or by removing a file beside it. It is not one of the locks that SQLite uses (`fcntl`): `sqlite3` beside it reads, and
+//! backs up, as it likes. The system drops it when the process ends, however it ends.
+//!
+//! On Unix, closing a file gives up every `fcntl` lock its process has on it, SQLite's too. So a process opens the file once,
+//! before its first connection, and closes it after the last. A list of the files that this process has keeps a second
+//! opening in the same process from opening, and so closing, the file at all.
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::failure::{Failure, quoted};
-use super::file::beside;
+use super::file;
 use crate::ErrorKind;
+
+/// The file beside SQLite's own hold on it, locked. Whoever has a connection has one of these, and lets go of it later:
+/// the last one closes the file and gives it free.
+pub(super) type Owned = Arc<Owner>;
 
 /// The right to the file, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Owner {
-    lock: File,
+    // Dropped in this order: the list must not say that the file is free before it is closed.
+    file: File,
+    _listed: Listed,
 }
 
 impl Owner {
-    /// Takes the file at `path`, or says who has it.
-    pub(super) fn take(path: &Path) -> Result<Self, Failure> {
-        let lock_path = beside(path, "lock");
-        let mut lock = open(&lock_path).map_err(|error| unusable(&lock_path, &error))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(taken(path, &mut lock)),
-            Err(TryLockError::Error(error)) => return Err(unusable(&lock_path, &error)),
+    /// Takes the file at `path`, which is created where there is none, or says who has it.
+    pub(super) fn take(path: &Path) -> Result<Owned, Failure> {
+        if OURS.contains(path) {
+            return Err(taken(path, Some(std::process::id())));
         }
-        let mut owner = Self { lock };
-        owner.sign().map_err(|error| unusable(&lock_path, &error))?;
-        Ok(owner)
+        let file = open(path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(taken(path, holder(&file))),
+            Err(TryLockError::Error(error)) => return Err(file::unreadable(path, &error)),
+        }
+        let listed = Listed::of(&file).ok_or_else(|| taken(path, Some(std::process::id())))?;
+        Ok(Arc::new(Self { file, _listed: listed }))
     }
 
-    /// Whether somebody has, or had, the file at `path`.
-    pub(super) fn has_been_here(path: &Path) -> bool {
-        beside(path, "lock").exists()
-    }
-
-    fn sign(&mut self) -> std::io::Result<()> {
-        self.lock.set_len(0)?;
-        self.lock.rewind()?;
-        writeln!(self.lock, "process {} since {}", std::process::id(), date(SystemTime::now()))
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        // The next owner writes its own name; until then nobody should read ours. Failing that is harmless.
-        let _ = self.lock.set_len(0);
-        let _ = self.lock.unlock();
+    /// The file, to read its first bytes and to sync it.
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 }
 
-fn open(path: &PathBuf) -> std::io::Result<File> {
+fn open(path: &Path) -> Result<File, Failure> {
+    let existed = path.exists();
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    super::file::for_owner_only(&mut options);
-    options.open(path)
+    file::for_owner_only(&mut options);
+    let opened = options.open(path);
+    if existed {
+        return opened.map_err(|error| file::unreadable(path, &error));
+    }
+    opened.and_then(|file| file::sync_folder(path).map(|()| file)).map_err(|error| {
+        let message = format!(
+            "store file {} cannot be created: {error}; let this process write in its folder",
+            quoted(path)
+        );
+        Failure::new(file::kind_of(&error), message)
+    })
 }
 
-fn taken(path: &Path, lock: &mut File) -> Failure {
-    let mut name = String::new();
-    let is_signed = lock.read_to_string(&mut name).is_ok() && !name.trim().is_empty();
-    let name = if is_signed { name.trim() } else { "another process" };
+fn taken(path: &Path, holder: Option<u32>) -> Failure {
+    let name = match holder {
+        Some(holder) if holder == std::process::id() => "this process already".to_owned(),
+        Some(holder) => format!("process {holder}"),
+        None => "another process".to_owned(),
+    };
     let message = format!(
         "store file {} belongs to {name}; stop that process, or give this one a file of its own",
         quoted(path)
@@ -71,46 +82,76 @@ fn taken(path: &Path, lock: &mut File) -> Failure {
     Failure::new(ErrorKind::Misconfigured, message)
 }
 
-fn unusable(lock_path: &Path, error: &std::io::Error) -> Failure {
-    let message = format!(
-        "lock file {} cannot be used: {error}; let this process write in its folder",
-        quoted(lock_path)
-    );
-    Failure::new(super::file::kind_of(error), message)
+/// Which process holds the lock, where the system tells: Linux lists every lock with the file's number.
+fn holder(file: &File) -> Option<u32> {
+    let (_, inode) = identity(file)?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, "WRITE", process, place, ..] = words[..] else { return None };
+        let held = place.rsplit(':').next()?.parse::<u64>().ok()?;
+        if held == inode { process.parse().ok() } else { None }
+    })
 }
 
-/// RFC 3339 in UTC, to the second. (Days to a date by Howard Hinnant's `civil_from_days`.)
-fn date(moment: SystemTime) -> String {
-    let seconds = moment.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
+/// The files that this process has, by device and number.
+static OURS: Ours = Ours(Mutex::new(None));
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
+struct Ours(Mutex<Option<HashSet<Identity>>>);
 
-    use super::*;
+type Identity = (u64, u64);
 
-    #[test]
-    fn dates_are_told_as_people_read_them() {
-        for (seconds, expected) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_767_225_600, "2026-01-01T00:00:00Z"),
-            (4_107_542_399, "2100-02-28T23:59:59Z"),
-        ] {
-            assert_eq!(date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)), expected);
+impl Ours {
+    fn contains(&self, path: &Path) -> bool {
+        let Some(identity) = std::fs::metadata(path).ok().as_ref().and_then(identity_of) else {
+            return false;
+        };
+        let ours = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ours.as_ref().is_some_and(|ours| ours.contains(&identity))
+    }
+
+    fn insert(&self, identity: Identity) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(identity)
+    }
+
+    fn remove(&self, identity: Identity) {
+        if let Some(ours) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            ours.remove(&identity);
         }
     }
+}
+
+/// A file on the list, until it is dropped.
+#[derive(Debug)]
+struct Listed(Option<Identity>);
+
+impl Listed {
+    /// None where it is on the list already.
+    fn of(file: &File) -> Option<Self> {
+        let identity = identity(file);
+        identity.is_none_or(|identity| OURS.insert(identity)).then_some(Self(identity))
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        if let Some(identity) = self.0 {
+            OURS.remove(identity);
+        }
+    }
+}
+
+fn identity(file: &File) -> Option<Identity> {
+    file.metadata().ok().as_ref().and_then(identity_of)
+}
+
+#[cfg(unix)]
+fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
+    use std::os::unix::fs::MetadataExt;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(not(unix))]
+fn identity_of(_metadata: &std::fs::Metadata) -> Option<Identity> {
+    None
 }

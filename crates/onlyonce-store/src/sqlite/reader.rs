@@ -1,6 +1,6 @@
 //! Looks and listings, beside the writer: in WAL mode neither waits for the other.
 //!
-//! A look that finds nothing fresh (`fresh.rs`) goes to a thread that keeps its connection warm and takes all that wait at once, in one read transaction.
+//! A look goes to a thread that keeps its connection warm and takes all that wait at once, in one read transaction.
 //! They are taken out of the queue *before* the transaction begins: it shows all that was durable by then, and so
 //! all that any of them was promised. Listings may take long, and go to tokio's threads for blocking work.
 
@@ -16,9 +16,9 @@ use tokio::sync::oneshot;
 
 use super::connection::{self, run};
 use super::failure::Failure;
-use super::file::Handle;
-use super::fresh::Fresh;
+use super::owner::Owned;
 use super::row;
+use super::writer::Refused;
 use crate::clock::Clock;
 use crate::{Error, ErrorKind};
 
@@ -41,24 +41,11 @@ pub(super) struct Looks {
     queues: Vec<Sender<Look>>,
     threads: Vec<JoinHandle<()>>,
     next: AtomicUsize,
-    fresh: Arc<Fresh>,
-    clock: Arc<dyn Clock>,
 }
 
 impl Looks {
-    pub(super) fn start(
-        path: &Path,
-        clock: &Arc<dyn Clock>,
-        fresh: &Arc<Fresh>,
-        readers: usize,
-    ) -> Result<Self, Failure> {
-        let mut looks = Self {
-            queues: Vec::new(),
-            threads: Vec::new(),
-            next: AtomicUsize::new(0),
-            fresh: fresh.clone(),
-            clock: clock.clone(),
-        };
+    pub(super) fn start(path: &Path, clock: &Arc<dyn Clock>, readers: usize) -> Result<Self, Failure> {
+        let mut looks = Self { queues: Vec::new(), threads: Vec::new(), next: AtomicUsize::new(0) };
         for _ in 0..readers.max(1) {
             let connection =
                 connection::reader(path, CACHE_BYTES).map_err(|error| Failure::of(path, &error))?;
@@ -72,18 +59,7 @@ impl Looks {
         Ok(looks)
     }
 
-    fn look_at_fresh(&self, id: Id) -> Option<Seen> {
-        let rounds = self.fresh.read();
-        // The clock after the look: never before what the record was stamped with.
-        rounds.get(&id).map(|written| written.seen(self.clock.now()))
-    }
-
     pub(super) async fn look(&self, id: Id) -> Answer {
-        if let Some(seen) = self.look_at_fresh(id) {
-            // Whoever looks again and again must not keep the others of its runtime from their turn.
-            tokio::task::coop::consume_budget().await;
-            return Ok(Some(seen));
-        }
         let (caller, answer) = oneshot::channel();
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len();
         // A thread that has died drops the look, and so closes its channel.
@@ -94,9 +70,8 @@ impl Looks {
 
 impl Drop for Looks {
     fn drop(&mut self) {
-        // One after the other: whoever closes the file last carries the WAL over, and of two at once neither is the last.
-        for (queue, thread) in self.queues.drain(..).zip(self.threads.drain(..)) {
-            drop(queue);
+        self.queues.clear();
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
@@ -127,9 +102,8 @@ impl Thread {
     }
 
     fn answer(&self, Look { id, caller }: Look) {
-        let answer = match row::load(&self.connection, id) {
-            // The clock after the look: never before what the row was stamped with.
-            Ok(stored) => stored.map(|stored| stored.seen(self.clock.now())).transpose(),
+        let answer = match row::load(&self.connection, id, || self.clock.now()) {
+            Ok(seen) => seen.transpose(),
             Err(error) => Err(Failure::of(&self.path, &error).error()),
         };
         let _ = caller.send(answer);
@@ -142,28 +116,25 @@ pub(super) struct Lists {
     path: PathBuf,
     idle: Arc<Mutex<Vec<Connection>>>,
     /// Let go of after the connections.
-    _handle: Handle,
+    _owned: Owned,
 }
 
 impl Lists {
-    pub(super) fn new(path: &Path, handle: &Handle) -> Self {
-        Self { path: path.to_owned(), idle: Arc::default(), _handle: handle.clone() }
+    pub(super) fn new(path: &Path, owned: &Owned) -> Self {
+        Self { path: path.to_owned(), idle: Arc::default(), _owned: owned.clone() }
     }
 
     /// Runs `list` on a connection that only reads, on a thread that may block.
     pub(super) async fn run<R: Send + 'static>(
         &self,
-        list: impl FnOnce(&Connection) -> Result<R, super::writer::Refused> + Send + 'static,
+        list: impl FnOnce(&Connection) -> Result<R, Refused> + Send + 'static,
     ) -> Result<R, Error> {
         let lists = self.clone();
         let listing = tokio::task::spawn_blocking(move || lists.blocking(list));
         listing.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the listing was given up")))
     }
 
-    fn blocking<R>(
-        &self,
-        list: impl FnOnce(&Connection) -> Result<R, super::writer::Refused>,
-    ) -> Result<R, Error> {
+    fn blocking<R>(&self, list: impl FnOnce(&Connection) -> Result<R, Refused>) -> Result<R, Error> {
         let failed = |error: rusqlite::Error| Failure::of(&self.path, &error).error();
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let connection = match idle {
@@ -171,8 +142,8 @@ impl Lists {
             None => connection::reader(&self.path, CACHE_BYTES).map_err(failed)?,
         };
         let listed = list(&connection).map_err(|refused| match refused {
-            super::writer::Refused::Sqlite(error) => failed(error),
-            super::writer::Refused::Stored(error) => error,
+            Refused::Stored(error) => error,
+            Refused::Sqlite(error) => failed(error),
         });
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX {

@@ -3,38 +3,40 @@
 //! What may go is found beside the writer; the writer judges each again on the row that it deletes, in the
 //! transaction that deletes it. A few at a time: whoever writes meanwhile waits for a few, not for a thousand.
 
+use std::sync::LazyLock;
+
 use onlyonce_core::machine;
-use onlyonce_core::record::{Id, StateName};
+use onlyonce_core::record::{Id, Record};
 use onlyonce_core::time::Timestamp;
 use rusqlite::{Connection, params};
 
 use super::Expired;
-use super::row::{self, Stored};
+use super::row;
 use super::writer::Refused;
-use crate::failpoint;
+use crate::sql::COLUMNS;
+use crate::{Error, failpoint};
 
 /// So many are deleted in one transaction.
 pub(super) const ROWS_MAX: usize = 64;
-/// Only these ever expire (T03). A sieve: `machine::may_reap` is the judge.
-const MAY_EXPIRE: [StateName; 2] = [StateName::Completed, StateName::Retryable];
 
 /// Up to `limit` records that may go by now. Relies on the index by state and due time.
 pub(super) fn candidates(connection: &Connection, limit: usize, now: Timestamp) -> Result<Vec<Id>, Refused> {
-    const SQL: &str = "
-        SELECT id, revision, written_at, record, due_at FROM record INDEXED BY record_by_due
-        WHERE state = ?1 AND due_at <= ?2 ORDER BY due_at";
-    let mut statement = connection.prepare_cached(SQL)?;
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_due
+             WHERE state = ?1 AND due_at <= ?2 ORDER BY due_at"
+        )
+    });
+    let mut statement = connection.prepare_cached(&SQL)?;
     let mut found = Vec::new();
-    for state in MAY_EXPIRE {
+    for state in machine::EXPIRING.iter() {
         let mut rows = statement.query(params![state.as_str(), now.as_micros()])?;
         while found.len() < limit
             && let Some(row) = rows.next()?
         {
-            let stored = Stored::read(row)?;
-            let id = stored.id;
             // What cannot be understood is nobody's to delete, and must not keep the rest from being deleted.
-            if stored.record().is_ok_and(|record| machine::may_reap(&record, now)) {
-                found.push(id);
+            if row::record(row)?.is_ok_and(|record| machine::may_reap(&record, now)) {
+                found.push(row::id(row)?);
             }
         }
     }
@@ -48,12 +50,12 @@ pub(super) fn delete(
     expired: Expired,
     now: Timestamp,
 ) -> Result<usize, Refused> {
-    const DELETE: &str = "DELETE FROM record WHERE id = ?1";
+    const DELETE: &str = "DELETE FROM onlyonce_record WHERE id = ?1";
     failpoint!("sqlite.reap.before");
     let mut deleted = 0;
     for id in ids {
-        let Some(stored) = row::load(connection, *id)? else { continue };
-        if !machine::may_reap(&stored.record()?, now) {
+        let Some(seen) = row::load(connection, *id, || now)? else { continue };
+        if !machine::may_reap(&seen?.record, now) {
             continue;
         }
         match expired {
@@ -67,20 +69,23 @@ pub(super) fn delete(
 }
 
 fn archive(connection: &Connection, id: Id, now: Timestamp) -> rusqlite::Result<()> {
-    const SQL: &str = "
-        INSERT INTO archive (archived_at, id, revision, written_at, state, scope, label, key, route, record)
-        SELECT ?2, id, revision, written_at, state, scope, label, key, route, record
-        FROM record WHERE id = ?1";
-    connection.prepare_cached(SQL)?.execute(params![id.0, now.as_micros()]).map(drop)
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "INSERT INTO onlyonce_archive (archived_at, {COLUMNS})
+             SELECT ?2, {COLUMNS} FROM onlyonce_record WHERE id = ?1"
+        )
+    });
+    connection.prepare_cached(&SQL)?.execute(params![id.0, now.as_micros()]).map(drop)
 }
 
 /// The uses of a key that have expired and were kept, latest first. Relies on the archive's index over ids.
-pub(super) fn archived(connection: &Connection, id: Id, limit: usize) -> Result<Vec<Stored>, Refused> {
-    const SQL: &str = "
-        SELECT id, revision, written_at, record, NULL FROM archive
-        WHERE id = ?1 ORDER BY number DESC LIMIT ?2";
+pub(super) fn archived(connection: &Connection, id: Id, limit: usize) -> Result<Vec<Record>, Refused> {
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        format!("SELECT {COLUMNS} FROM onlyonce_archive WHERE id = ?1 ORDER BY number DESC LIMIT ?2")
+    });
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut statement = connection.prepare_cached(SQL)?;
-    let rows = statement.query_map(params![id.0, limit], Stored::read)?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    let mut statement = connection.prepare_cached(&SQL)?;
+    let rows = statement.query_map(params![id.0, limit], row::record)?;
+    let records = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok(records.into_iter().collect::<Result<_, Error>>()?)
 }

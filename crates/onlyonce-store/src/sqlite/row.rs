@@ -79,9 +79,15 @@ impl Swap {
     /// Relies on the unique index over ids, and on there being one writer: the row it compares is the row it writes.
     fn update(&self, connection: &Connection, expected: Revision, now: Timestamp) -> rusqlite::Result<usize> {
         static SQL: LazyLock<String> = LazyLock::new(|| {
-            let set: Vec<_> =
-                (2..).zip(COLUMNS.split(", ").skip(1)).map(|(place, column)| format!("{column} = ?{place}")).collect();
-            format!("UPDATE onlyonce_record SET {} WHERE id = ?1 AND revision = ?{}", set.join(", "), set.len() + 2)
+            let set: Vec<_> = (2..)
+                .zip(COLUMNS.split(", ").skip(1))
+                .map(|(place, column)| format!("{column} = ?{place}"))
+                .collect();
+            format!(
+                "UPDATE onlyonce_record SET {} WHERE id = ?1 AND revision = ?{}",
+                set.join(", "),
+                set.len() + 2
+            )
         });
         self.execute(connection, &SQL, Some(expected), now)
     }
@@ -138,10 +144,7 @@ impl Swap {
 }
 
 /// A row in the order of [`COLUMNS`], handed to `understand`.
-pub(super) fn read<R>(
-    row: &Row<'_>,
-    understand: impl FnOnce(&sql::Row<'_>) -> R,
-) -> rusqlite::Result<R> {
+pub(super) fn read<R>(row: &Row<'_>, understand: impl FnOnce(&sql::Row<'_>) -> R) -> rusqlite::Result<R> {
     let text = |column| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
     let text_or_null = |column| row.get_ref(column)?.as_str_or_null().map_err(rusqlite::Error::from);
     let blob = |column| row.get_ref(column)?.as_blob().map_err(rusqlite::Error::from);
@@ -197,5 +200,5 @@ pub(super) fn load(
 
 /// The record of a row.
 pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Result<Record, Error>> {
-    read(row, sql::Row::record)
+    read(row, |row| row.record())
 }

@@ -1,37 +1,44 @@
-//! The one thread that writes to the database: rounds that are carried over, and what is no swap.
+//! The one thread that writes.
+//!
+//! What waits while a transaction commits goes into the next one, together (group commit). A lone write finds the thread
+//! idle, and goes at once.
 //!
 //! ```text
-//!   round ─┐                   ┌─ work, work, work ──┐
-//!   reap  ─┼─► queue ─► BEGIN ─┤ each its own answer ├─► COMMIT (fsync) ──► who asked
-//!   claim ─┘                   └─────────────────────┘
+//!   swap ─┐                   ┌─ work, work, work ──┐
+//!   swap ─┼─► queue ─► BEGIN ─┤ each its own answer ├─► COMMIT (fdatasync) ──► every caller
+//!   reap ─┘                   └─────────────────────┘
 //! ```
 //!
-//! 1. Nobody is answered before the commit is durable.
+//! 1. Nobody is answered before the commit is durable; also not those who lost, since they were shown what the same
+//!    transaction wrote.
 //! 2. Work that fails leaves nothing behind and fails alone, unless SQLite gave up the whole transaction: then all of
-//!    it is `Unavailable`, and nothing of it was written. A round that fails takes its transaction with it.
+//!    it is `Unavailable`, and nothing of it was written.
 //! 3. A commit that fails is `Unavailable` for everyone in it. SQLite has rolled it back; where the system says that
 //!    the disk did not take it, a crash right then may still find it in the WAL. So nobody may say that it was not
-//!    written.
-//! 4. Once SQLite has called the file damaged, nothing more is written to it.
+//!    written: the callers look, and recognise their writes by their revisions.
+//! 4. Once a sync has failed, or SQLite has called the file damaged, nothing more is written until a restart
+//!    (`latch.rs`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use onlyonce_core::time::Timestamp;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::checkpoint;
 use super::connection::run;
 use super::failure::Failure;
-use super::{carry, wal};
+use super::latch::Latch;
+use super::row::{Done, Swap};
 use crate::clock::Clock;
-use crate::{Error, ErrorKind, failpoint};
+use crate::{Error, ErrorKind, Swapped, failpoint};
 
-/// How much goes into one transaction.
+/// How much goes into one transaction. More than callers that wait at once in practice; a bound all the same.
 const ROWS_MAX: usize = 512;
 const BYTES_MAX: usize = 4 << 20;
 
@@ -39,6 +46,16 @@ const BYTES_MAX: usize = 4 << 20;
 pub(super) enum Refused {
     Sqlite(rusqlite::Error),
     Stored(Error),
+}
+
+impl Refused {
+    /// As a failure of the file at `path`.
+    pub(super) fn failure(&self, path: &Path) -> Failure {
+        match self {
+            Self::Sqlite(error) => Failure::of(path, error),
+            Self::Stored(error) => Failure::new(error.kind(), error.to_string()),
+        }
+    }
 }
 
 impl From<rusqlite::Error> for Refused {
@@ -61,28 +78,24 @@ pub(super) struct Size {
     pub(super) statements: Statements,
 }
 
-/// Several statements are made one. SQLite keeps every page that they change for that, which a round is too large for.
+/// A single statement is atomic by itself; several are made so.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Statements {
-    /// Undone alone.
+    One,
     Many,
-    /// Undone with its transaction.
-    Whole,
 }
 
-/// What was made durable so far, on the tapes and in the database.
+/// What the writer has done so far.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) commits: AtomicU64,
     pub(super) works: AtomicU64,
-    pub(super) transactions: AtomicU64,
 }
 
 /// The way to the thread.
 pub(super) struct Writer {
-    orders: Sender<Order>,
-    damage: Damage,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    queue: Sender<Order>,
+    thread: Mutex<Option<JoinHandle<Connection>>>,
 }
 
 enum Order {
@@ -92,11 +105,18 @@ enum Order {
 
 impl Writer {
     pub(super) fn start(thread: Thread) -> std::io::Result<Self> {
-        let (orders, queue) = mpsc::channel();
-        let damage = thread.damage.clone();
+        let (queue, orders) = mpsc::channel();
         let named = thread::Builder::new().name("onlyonce-writer".to_owned());
-        let thread = named.spawn(move || thread.run(&queue))?;
-        Ok(Self { orders, damage, thread: Mutex::new(Some(thread)) })
+        let thread = named.spawn(move || thread.run(&orders))?;
+        Ok(Self { queue, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Carries out a swap, and answers once it is durable. It is carried out also where its caller goes away.
+    pub(super) async fn swap(&self, swap: Swap) -> Result<Swapped, Error> {
+        let (caller, answer) = oneshot::channel();
+        // A thread that has ended has dropped its end, and drops this: its channel closes.
+        let _ = self.queue.send(Order::Work(Box::new(Swapping { swap, done: None, caller })));
+        answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Runs `work` in a transaction, and answers once it is durable. It is carried out also where its caller goes away.
@@ -106,36 +126,17 @@ impl Writer {
         work: impl FnOnce(&Connection, Timestamp) -> Result<R, Refused> + Send + 'static,
     ) -> Result<R, Error> {
         let (caller, answer) = oneshot::channel();
-        self.hand_in(Box::new(Other { size, work: Some(work), done: None, caller }));
+        let work = Box::new(Other { size, work: Some(work), done: None, caller });
+        let _ = self.queue.send(Order::Work(work));
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// What SQLite said, where it has found the file damaged: nothing more is written to it.
-    pub(super) fn damage(&self) -> Option<&Failure> {
-        self.damage.get()
-    }
-
-    /// Hands in work that tells by itself how it ended.
-    pub(super) fn hand_in(&self, work: Box<dyn Work>) {
-        // A thread that has ended has dropped its end, and drops this.
-        let _ = self.orders.send(Order::Work(work));
-    }
-
-    /// Nothing is left on the tapes: they need not be there any more. Whether the database says so now.
-    pub(super) fn release(&self) -> bool {
-        let (caller, answer) = oneshot::channel();
-        let size = Size { rows: 1, bytes: 0, statements: Statements::Many };
-        let work = |connection: &Connection, _| Ok(carry::set_open(connection, false)?);
-        self.hand_in(Box::new(Other { size, work: Some(work), done: None, caller }));
-        answer.blocking_recv().is_ok_and(|released| released.is_ok())
-    }
-
-    /// Carries out what was handed in so far, and waits for it.
-    pub(super) fn close(&self) {
-        let _ = self.orders.send(Order::Stop);
+    /// Carries out what was handed in so far, and gives the connection back: who closes it last checkpoints the WAL.
+    pub(super) fn close(&self) -> Option<Connection> {
+        let _ = self.queue.send(Order::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A panic there was printed there.
-        let _ = thread.map(JoinHandle::join);
+        thread.and_then(|thread| thread.join().ok())
     }
 }
 
@@ -144,18 +145,15 @@ pub(super) struct Thread {
     pub(super) connection: Connection,
     pub(super) path: PathBuf,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) wal: wal::Signal,
+    pub(super) checkpoints: checkpoint::Signal,
     pub(super) counts: Arc<Counts>,
-    pub(super) damage: Damage,
+    pub(super) latch: Latch,
 }
 
-/// What SQLite said when it found the file damaged.
-pub(super) type Damage = Arc<OnceLock<Failure>>;
-
 impl Thread {
-    fn run(mut self, queue: &Receiver<Order>) {
-        while let Ok(first) = queue.recv() {
-            let (mut works, is_last) = collect(first, queue);
+    fn run(mut self, orders: &Receiver<Order>) -> Connection {
+        while let Ok(first) = orders.recv() {
+            let (mut works, is_last) = collect(first, orders);
             let outcome = self.transact(&mut works);
             for work in works {
                 work.end(&outcome);
@@ -163,27 +161,23 @@ impl Thread {
             if is_last {
                 break;
             }
-            self.wal.committed(&self.connection);
+            self.checkpoints.committed(&self.connection);
         }
+        self.connection
     }
 
     fn transact(&mut self, works: &mut [Box<dyn Work>]) -> Result<(), Failure> {
         if works.is_empty() {
             return Ok(());
         }
-        if let Some(damage) = self.damage.get() {
-            return Err(damage.clone());
-        }
+        self.latch.check()?;
         let outcome = self.commit(works);
-        if outcome.is_err() && !self.connection.is_autocommit() {
-            // Where even this fails, the next BEGIN does too, and says so.
-            let _ = run(&self.connection, "ROLLBACK");
-        }
-        if let Err(failure) = &outcome
-            && failure.kind == ErrorKind::Corrupt
-        {
-            // The first word counts.
-            let _ = self.damage.set(failure.clone());
+        if let Err(failure) = &outcome {
+            self.latch.judge(failure);
+            if !self.connection.is_autocommit() {
+                // Where even this fails, the next BEGIN does too, and says so.
+                let _ = run(&self.connection, "ROLLBACK");
+            }
         }
         outcome
     }
@@ -199,11 +193,13 @@ impl Thread {
         }
         if self.connection.total_changes() > changes {
             keep_time(&self.connection, now).map_err(failed)?;
-            self.counts.transactions.fetch_add(1, Ordering::Relaxed);
+            self.counts.commits.fetch_add(1, Ordering::Relaxed);
+            self.counts.works.fetch_add(works.len() as u64, Ordering::Relaxed);
+            metrics::histogram!("onlyonce_batch_size").record(u32::try_from(works.len()).unwrap_or(u32::MAX));
         }
-        failpoint!("sqlite.carry.before");
+        failpoint!("sqlite.commit.before");
         run(&self.connection, "COMMIT").map_err(failed)?;
-        failpoint!("sqlite.carry.after");
+        failpoint!("sqlite.commit.after");
         Ok(())
     }
 
@@ -223,13 +219,13 @@ impl Thread {
             Ended::Failed(error) => {
                 let failure = Failure::of(&self.path, &error);
                 // A full disk or a damaged file is nobody's alone.
-                if !is_many || self.connection.is_autocommit() || is_everybodys(failure.kind) {
+                if self.connection.is_autocommit() || is_everybodys(failure.kind) {
                     return Err(failure);
                 }
                 work.fail(&failure);
-                self.undo().map_err(failed)?;
+                self.undo(is_many).map_err(failed)?;
             }
-            Ended::Refused => self.undo().map_err(failed)?,
+            Ended::Refused => self.undo(is_many).map_err(failed)?,
         }
         if is_many {
             run(&self.connection, "RELEASE work").map_err(failed)?;
@@ -237,8 +233,8 @@ impl Thread {
         Ok(())
     }
 
-    fn undo(&self) -> rusqlite::Result<()> {
-        run(&self.connection, "ROLLBACK TO work")
+    fn undo(&self, is_many: bool) -> rusqlite::Result<()> {
+        if is_many { run(&self.connection, "ROLLBACK TO work") } else { Ok(()) }
     }
 }
 
@@ -250,7 +246,7 @@ fn is_everybodys(kind: ErrorKind) -> bool {
 }
 
 /// A piece of work, whatever it answers.
-pub(super) trait Work: Send {
+trait Work: Send {
     fn size(&self) -> Size;
     fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended;
     /// It failed, alone.
@@ -259,7 +255,7 @@ pub(super) trait Work: Send {
     fn end(self: Box<Self>, outcome: &Result<(), Failure>);
 }
 
-pub(super) enum Ended {
+enum Ended {
     Done,
     /// What is stored cannot be understood; its caller is told.
     Refused,
@@ -277,7 +273,42 @@ fn keep<R>(kept: &mut Option<Result<R, Error>>, done: Result<R, Refused>) -> End
     ended
 }
 
-/// What somebody waits for.
+/// What work in a transaction that has ended is answered with.
+fn answer<R>(done: Option<Result<R, Error>>, outcome: &Result<(), Failure>) -> Result<R, Error> {
+    match outcome {
+        Ok(()) => done.expect("work in a transaction that was committed has ended"),
+        Err(failure) => Err(failure.error()),
+    }
+}
+
+/// A swap, which is what nearly all work is.
+struct Swapping {
+    swap: Swap,
+    done: Option<Result<Done, Error>>,
+    caller: oneshot::Sender<Result<Swapped, Error>>,
+}
+
+impl Work for Swapping {
+    fn size(&self) -> Size {
+        self.swap.size()
+    }
+
+    fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended {
+        keep(&mut self.done, self.swap.run(connection, now))
+    }
+
+    fn fail(&mut self, failure: &Failure) {
+        self.done = Some(Err(failure.error()));
+    }
+
+    fn end(self: Box<Self>, outcome: &Result<(), Failure>) {
+        let Self { swap, done, caller } = *self;
+        // A caller that went away does not want its answer.
+        let _ = caller.send(answer(done, outcome).map(|done| swap.swapped(done)));
+    }
+}
+
+/// What is no swap.
 struct Other<R, F> {
     size: Size,
     work: Option<F>,
@@ -303,18 +334,14 @@ where
         self.done = Some(Err(failure.error()));
     }
 
-    fn end(mut self: Box<Self>, outcome: &Result<(), Failure>) {
-        if let Err(failure) = outcome {
-            self.fail(failure);
-        }
-        let done = self.done.expect("work in a transaction that was committed has ended");
-        // A caller that went away does not want its answer.
-        let _ = self.caller.send(done);
+    fn end(self: Box<Self>, outcome: &Result<(), Failure>) {
+        let Self { done, caller, .. } = *self;
+        let _ = caller.send(answer(done, outcome));
     }
 }
 
 /// So much of what waits as goes together, and whether it is the last.
-fn collect(first: Order, queue: &Receiver<Order>) -> (Vec<Box<dyn Work>>, bool) {
+fn collect(first: Order, orders: &Receiver<Order>) -> (Vec<Box<dyn Work>>, bool) {
     let (mut rows, mut bytes) = (ROWS_MAX, BYTES_MAX);
     let mut works: Vec<Box<dyn Work>> = Vec::new();
     let mut next = Some(first);
@@ -327,18 +354,17 @@ fn collect(first: Order, queue: &Receiver<Order>) -> (Vec<Box<dyn Work>>, bool) 
         bytes = bytes.saturating_sub(work.size().bytes);
         works.push(work);
         let has_room = rows > 0 && bytes > 0;
-        next = if has_room { queue.try_recv().ok() } else { None };
+        next = if has_room { orders.try_recv().ok() } else { None };
     }
     (works, false)
 }
 
-pub(super) fn closed() -> Error {
+fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the store is closed")
 }
 
-/// The latest stamp, in the same transaction as what it stamps. What is recovered from a tape may be older than what was
-/// written after it.
+/// The latest stamp, in the same transaction as what it stamps.
 pub(super) fn keep_time(connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
-    const SQL: &str = "UPDATE clock SET latest = max(latest, ?1) WHERE one = 1";
+    const SQL: &str = "UPDATE onlyonce_store SET latest = max(latest, ?1) WHERE one = 1";
     connection.prepare_cached(SQL)?.execute([now.as_micros()]).map(drop)
 }

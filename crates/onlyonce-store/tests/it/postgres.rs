@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use onlyonce_store::Expired;
 use onlyonce_store::postgres::{Options, Postgres};
-use xtask::engines::postgres::Server;
+use onlyonce_testkit::engines::postgres::Server;
 
 /// E02, E07
 mod default {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use onlyonce_testkit::engines::postgres::Server;
 use tokio::time::{Instant, sleep};
-use xtask::engines::postgres::Server;
 
 use crate::failpoints::{Engine, Left};
 use crate::ledger::Ledger;

@@ -24,9 +24,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use onlyonce_testkit::{history, random};
 use tally::Tally;
 use world::{Report, play};
-use xtask::{history, random};
 
 /// As many as the test command has time for.
 const SEEDS: u64 = 2_500;

@@ -8,9 +8,9 @@ use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped};
+use onlyonce_testkit::engines::postgres::Server;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls};
-use xtask::engines::postgres::Server;
 
 use crate::sqlite::world::{HOUR, completed, draft, insert, running};
 

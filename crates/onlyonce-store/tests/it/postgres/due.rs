@@ -9,8 +9,8 @@ use onlyonce_core::time::When;
 use onlyonce_store::conformance::random::Random;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, Query, Store, Swapped};
+use onlyonce_testkit::engines::postgres::Server;
 use tokio_postgres::NoTls;
-use xtask::engines::postgres::Server;
 
 use crate::sqlite::world::{HOUR, completed, draft, id, insert, running};
 

@@ -4,7 +4,7 @@ use onlyonce_core::record::Effects;
 use onlyonce_core::time::When;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Expired, Store};
-use xtask::engines::postgres::Server;
+use onlyonce_testkit::engines::postgres::Server;
 
 use crate::sqlite::world::{completed, draft, id, insert};
 

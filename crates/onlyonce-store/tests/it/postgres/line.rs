@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use onlyonce_core::record::{Effects, Revision};
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped};
+use onlyonce_testkit::engines::postgres::Server;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
-use xtask::engines::postgres::Server;
 
 use crate::sqlite::world::{draft, id, running};
 

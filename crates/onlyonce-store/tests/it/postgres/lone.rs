@@ -6,8 +6,8 @@ use onlyonce_core::record::{Effects, Revision, Seen, State, StateName};
 use onlyonce_core::time::When;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, Query, Store, Swapped};
-use xtask::engines::postgres::Server;
-use xtask::wire::Wire;
+use onlyonce_testkit::engines::postgres::Server;
+use onlyonce_testkit::wire::Wire;
 
 use crate::sqlite::world::{HOUR, completed, draft, id, insert, running};
 

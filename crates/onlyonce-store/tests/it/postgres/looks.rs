@@ -8,8 +8,8 @@ use onlyonce_core::record::{Effects, Id, Response, Seen, Source, State};
 use onlyonce_core::time::When;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Error, ErrorKind, Store};
+use onlyonce_testkit::engines::postgres::Server;
 use tokio::task::JoinHandle;
-use xtask::engines::postgres::Server;
 
 use crate::sqlite::world::{HOUR, draft, id, insert, put, running};
 

@@ -2,7 +2,7 @@
 
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Error, ErrorKind, Store};
-use xtask::engines::postgres::Server;
+use onlyonce_testkit::engines::postgres::Server;
 
 const NODES: usize = 20;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use onlyonce_core::record::Effects;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Error, ErrorKind, Store};
-use xtask::engines::postgres::Server;
+use onlyonce_testkit::engines::postgres::Server;
 
 use crate::sqlite::world::{draft, insert, running};
 

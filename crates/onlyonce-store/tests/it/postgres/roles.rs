@@ -7,7 +7,7 @@ use onlyonce_core::time::When;
 use onlyonce_store::outbox::Settled;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, ErrorKind, Expired, Outbox, Query, Store, Swapped};
-use xtask::engines::postgres::Server;
+use onlyonce_testkit::engines::postgres::Server;
 
 use crate::sqlite::world::{completed, draft, message, put};
 

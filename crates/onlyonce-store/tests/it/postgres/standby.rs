@@ -7,7 +7,7 @@ use onlyonce_core::record::Effects;
 use onlyonce_core::time::When;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{ErrorKind, Store};
-use xtask::engines::postgres::{Owned, Server};
+use onlyonce_testkit::engines::postgres::{Owned, Server};
 
 use crate::sqlite::world::{HOUR, completed, draft, id, insert, put};
 

@@ -2,8 +2,8 @@
 
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Error, ErrorKind, Store};
+use onlyonce_testkit::engines::postgres::{Owned, Server};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use xtask::engines::postgres::{Owned, Server};
 
 use crate::sqlite::world::put;
 

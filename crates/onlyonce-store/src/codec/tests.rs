@@ -1,0 +1,195 @@
+//! The versioned rest: what was ever released stays readable, and nothing else is.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue};
+use proptest::prelude::*;
+
+use super::*;
+use crate::conformance::random::Random;
+
+/// Each fixture was written once, by the release that brought its version. They are never written again: a change of
+/// the shape is a new version with fixtures of its own beside these.
+macro_rules! fixtures {
+    ($($test:ident: $file:literal => $rest:expr;)*) => {
+        $(
+            /// P07
+            #[test]
+            fn $test() {
+                let blob = unhex(include_str!(concat!("../../tests/fixtures/", $file)));
+                assert_eq!(decode(&blob).unwrap(), $rest);
+                assert_eq!(encode(&$rest), blob);
+            }
+        )*
+    };
+}
+
+fixtures! {
+    a_rest_of_version_1_is_read: "rest-v1.hex" => bare();
+    a_full_rest_of_version_1_is_read: "rest-v1-full.hex" => full();
+}
+
+fn bare() -> Rest {
+    Rest {
+        fingerprint: Fingerprint { version: 1, raw: [0xf0; 32], canonical: None },
+        lease: Duration::from_secs(30),
+        deadline: Duration::from_secs(300),
+        horizon: Duration::from_secs(30),
+        downstream_retention: Duration::from_secs(82_800),
+        relies_on_memory: false,
+        calling: None,
+        found: None,
+        evidence: None,
+        retry_after: None,
+        asked: 0,
+    }
+}
+
+fn full() -> Rest {
+    Rest {
+        fingerprint: Fingerprint { version: 7, raw: [3; 32], canonical: Some([4; 32]) },
+        relies_on_memory: true,
+        calling: Some(Calling { phase: "charge".into(), effects: Effects::Queryable }),
+        found: Some(response()),
+        evidence: Some(Box::new(Evidence {
+            verdict: Verdict::Happened(Some(response())),
+            by: Source::Webhook,
+        })),
+        retry_after: Some(Duration::from_millis(1_250)),
+        asked: 3,
+        ..bare()
+    }
+}
+
+fn response() -> Arc<Response> {
+    let header = |name, value| (HeaderName::from_static(name), HeaderValue::from_bytes(value).unwrap());
+    Arc::new(Response {
+        status: 201,
+        headers: vec![header("content-type", b"text/plain"), header("x-odd", b"\xff\t ")],
+        body: Bytes::from_static(b"paid\x00\xff"),
+    })
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
+    digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).unwrap()).collect()
+}
+
+/// P07: every tag there is, told apart.
+#[test]
+fn every_source_verdict_and_kind_of_effects_survives() {
+    let verdicts = [
+        Verdict::Happened(None),
+        Verdict::DidNotHappen { never_will: true },
+        Verdict::DidNotHappen { never_will: false },
+        Verdict::StillUnknown,
+    ];
+    for verdict in verdicts {
+        for by in Source::ALL {
+            let evidence = Some(Box::new(Evidence { verdict: verdict.clone(), by }));
+            survives(&Rest { evidence, ..bare() });
+        }
+    }
+    for effects in Effects::ALL {
+        survives(&Rest { calling: Some(Calling { phase: "p".into(), effects }), ..bare() });
+    }
+}
+
+/// P07
+#[test]
+fn the_ends_of_every_range_survive() {
+    for span in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+        survives(&Rest { lease: span, retry_after: Some(span), ..bare() });
+    }
+    survives(&Rest { asked: u32::MAX, ..bare() });
+}
+
+fn survives(rest: &Rest) {
+    assert_eq!(decode(&encode(rest)).unwrap(), *rest);
+}
+
+/// P07
+#[test]
+fn a_rest_of_a_newer_release_says_so() {
+    let mut blob = encode(&full());
+    blob[0] = VERSION + 1;
+    let error = decode(&blob).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert_eq!(
+        error.to_string(),
+        "column \"rest\" has version 2, this release reads up to 1: \
+         it was written by a newer release; upgrade this node"
+    );
+}
+
+/// P07
+#[test]
+fn what_is_wrong_and_what_to_do_is_said() {
+    let blob = encode(&bare());
+    let longer = [&blob[..], b"xx"].concat();
+    let mut flag = blob.clone();
+    flag[34] = 9;
+    for (blob, says) in [
+        (&[][..], "is cut short in its version"),
+        (&[0], "has version 0, which no release has written"),
+        (&blob[..20], "is cut short in its fingerprint"),
+        (&longer, "has 2 bytes after its end"),
+        (&flag, "has the unknown tag 9 for its fingerprint"),
+    ] {
+        let error = decode(blob).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        let expected = format!("column \"rest\" {says}; restore the record from a backup, or forget its key");
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+/// P07: a length that the blob cannot hold is refused before room is made for it.
+#[test]
+fn an_absurd_length_is_refused_and_not_allocated() {
+    let calling = Some(Calling { phase: "p".into(), effects: Effects::Local });
+    let blob = encode(&Rest { calling, ..bare() });
+    let length_at = blob.iter().rposition(|byte| *byte == b'p').unwrap() - 1;
+    let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+    let absurd = [&blob[..length_at], &huge, &blob[length_at + 1..]].concat();
+    assert_eq!(decode(&absurd).unwrap_err().kind(), ErrorKind::Corrupt);
+    let overlong = [&blob[..length_at], &[blob[length_at] | 0x80, 0], &blob[length_at + 1..]].concat();
+    let error = decode(&overlong).unwrap_err();
+    assert!(error.to_string().contains("a malformed integer in its calling phase"), "{error}");
+}
+
+proptest! {
+    /// P07
+    #[test]
+    fn any_bytes_are_a_rest_or_corrupt(mut bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        for version in [None, Some(VERSION)] {
+            if let (Some(first), Some(version)) = (bytes.first_mut(), version) {
+                *first = version;
+            }
+            check(&bytes)?;
+        }
+    }
+
+    /// P07: one encoding for one rest. What a change leaves readable is another rest, exactly as it stands there.
+    #[test]
+    fn a_changed_byte_is_another_rest_or_corrupt(seed: u64, at: prop::sample::Index, byte: u8) {
+        let mut blob = crate::sql::Columns::of(&Random::new(seed).draft()).rest;
+        let at = at.index(blob.len());
+        blob[at] = byte;
+        check(&blob)?;
+    }
+
+    /// P07
+    #[test]
+    fn a_rest_that_is_cut_short_is_corrupt(seed: u64, at: prop::sample::Index) {
+        let blob = crate::sql::Columns::of(&Random::new(seed).draft()).rest;
+        let error = decode(&blob[..at.index(blob.len())]).unwrap_err();
+        prop_assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+}
+
+fn check(blob: &[u8]) -> Result<(), TestCaseError> {
+    match decode(blob) {
+        Ok(rest) => prop_assert_eq!(encode(&rest), blob),
+        Err(error) => prop_assert_eq!(error.kind(), ErrorKind::Corrupt),
+    }
+    Ok(())
+}

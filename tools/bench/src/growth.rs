@@ -1,0 +1,255 @@
+//! `cargo xtask bench growth`: what the durable store costs one caller, and what becomes of it as the work grows.
+//!
+//! Every pair of figures is measured in turns, like the rows of the table. The large file is filled once; a file of ten
+//! thousand records is filled anew for each round, since the load itself makes it larger.
+
+mod results;
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek as _, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use onlyonce_testkit::process::End;
+use serde_json::Value;
+
+use self::results::{Cost, Kill, OneCaller, Results, Written};
+use crate::figures::Sample;
+use crate::folder::Folder;
+use crate::lines::Pair;
+use crate::load::{self, Callers, Work};
+use crate::server::Server;
+use crate::subjects::{HAND_SQLITE, LAYER, LAYER_SQLITE, PLAIN, Subject};
+use crate::tools::{Tools, output_within};
+
+/// What a large store is compared with.
+pub(crate) const RECORDS_FEW: u64 = 10_000;
+/// What the reaper has to delete.
+const EXPIRED: u64 = 1_000_000;
+const DAY_SECONDS: u64 = 86_400;
+/// A slower disk than this is not measured.
+const FILLED_PER_SECOND_MIN: u64 = 1_000;
+const GRACE: Duration = Duration::from_secs(60);
+/// The load under which a server is killed; it dies half-way.
+const KILL_LOAD: Duration = Duration::from_secs(4);
+/// Bare durable writes. On a slow disk they take some seconds.
+const WRITES: usize = 500;
+const WRITE_BYTES: usize = 4096;
+const NO_WORKERS: &str = "--without-workers";
+/// What has the layer on SQLite.
+const PACKAGE: &str = "bench-layer";
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) records: u64,
+    pub(crate) rounds: u32,
+    pub(crate) seconds: u64,
+}
+
+pub(crate) fn measure(tools: &Tools, extent: Extent) -> Result<Results> {
+    if extent.records < RECORDS_FEW {
+        bail!("{} records are few already; use --records {RECORDS_FEW} or more", extent.records);
+    }
+    for package in ["bench-plain", PACKAGE, "bench-hand-sqlite", "bench-fill"] {
+        tools.build(package)?;
+    }
+    let growth = Growth { tools, extent };
+    let cost = growth.cost().context("what a request costs")?;
+    let one_caller = growth.one_caller().context("one caller at a time")?;
+    let large = growth.filled(extent.records, DAY_SECONDS)?;
+    let sizes = growth.sizes(&large).context("few records and many")?;
+    let kills = growth.kills(&large).context("ready after a kill")?;
+    drop(large);
+    let expired = EXPIRED.min(extent.records);
+    let (reaping, reaped) = growth.reaping(expired).context("reaping under load")?;
+    Ok(Results { extent, cost, one_caller, sizes, kills, expired, reaping, reaped })
+}
+
+struct Growth<'a> {
+    tools: &'a Tools,
+    extent: Extent,
+}
+
+impl Growth<'_> {
+    fn work<'a>(&self, workload: &'a str, run: &'a str, callers: Callers) -> Work<'a> {
+        Work { workload, run, callers, time: Duration::from_secs(self.extent.seconds) }
+    }
+
+    /// A folder with a store of so many records, closed.
+    fn filled(&self, records: u64, retention_seconds: u64) -> Result<Folder> {
+        let folder = Folder::new(self.tools)?;
+        let mut command = self.tools.command(&self.tools.binary("bench-fill"), End::Kill);
+        command.arg("fill").arg(folder.store()).args([records, retention_seconds].map(|n| n.to_string()));
+        let time = Duration::from_secs(records / FILLED_PER_SECOND_MIN) + GRACE;
+        let filled = load::last_line(&output_within(&mut command, time)?)?;
+        if records > RECORDS_FEW {
+            eprintln!("filled: {filled}");
+        }
+        Ok(folder)
+    }
+
+    /// On a new file: what many callers, one caller and replays write, and how large the file is then.
+    fn cost(&self) -> Result<Cost> {
+        let folder = Folder::new(self.tools)?;
+        let server = Server::open(self.tools, PACKAGE, &folder.store(), &[])?;
+        let unique = self.work("unique", "many", Callers::Many);
+        load::warm_up(&server, named(LAYER_SQLITE), unique)?;
+        let many = written(&server, unique)?;
+        let one = written(&server, self.work("unique", "one", Callers::One))?;
+        let replay = self.work("replay", "replay", Callers::Many);
+        load::warm_up(&server, named(LAYER_SQLITE), replay)?;
+        let replay = written(&server, replay)?;
+        server.stop()?;
+        let counted = self.count(&folder.store())?;
+        let file_bytes = std::fs::metadata(folder.store())?.len();
+        let cost = Cost { many, one, replay, file_bytes, records: number(&counted, "records")? };
+        eprintln!("cost: {cost:?}");
+        Ok(cost)
+    }
+
+    fn one_caller(&self) -> Result<Vec<OneCaller>> {
+        let work = self.work("unique", "one", Callers::One);
+        let p50_ms = |name| -> Result<f64> {
+            let server = Server::start(self.tools, named(name))?;
+            Ok(load::wrk(&server, named(name), work)?.p50_ms)
+        };
+        let mut rounds = Vec::new();
+        for round in 1..=self.extent.rounds {
+            let [append_ms, overwrite_ms] = bare_writes_ms(&Folder::new(self.tools)?)?;
+            let one = OneCaller {
+                append_ms,
+                overwrite_ms,
+                plain_ms: p50_ms(PLAIN)?,
+                layer_ms: p50_ms(LAYER_SQLITE)?,
+                hand_ms: p50_ms(HAND_SQLITE)?,
+            };
+            eprintln!("round {round} one caller: {one:?}");
+            rounds.push(one);
+        }
+        Ok(rounds)
+    }
+
+    fn sizes(&self, large: &Folder) -> Result<Vec<Pair>> {
+        let mut pairs = Vec::new();
+        for round in 1..=self.extent.rounds {
+            let few = self.filled(RECORDS_FEW, DAY_SECONDS)?;
+            let run = format!("sizes-{round}");
+            let pair = Pair {
+                without: self.sample(&few.store(), &run, &[])?,
+                with: self.sample(&large.store(), &run, &[])?,
+            };
+            tell(round, ["few records", "many records"], &pair);
+            pairs.push(pair);
+        }
+        Ok(pairs)
+    }
+
+    /// Killed under load, and started again.
+    fn kills(&self, large: &Folder) -> Result<Vec<Kill>> {
+        let mut kills = Vec::new();
+        for round in 1..=self.extent.rounds {
+            let run = format!("kill-{round}");
+            let subject = named(LAYER_SQLITE);
+            let server = Server::open(self.tools, PACKAGE, &large.store(), &[])?;
+            let work = Work { time: KILL_LOAD, ..self.work("unique", &run, Callers::Many) };
+            load::kill_under_load(server, subject, work);
+            let wal = large.store().with_extension("db-wal");
+            let wal_bytes = std::fs::metadata(wal).map_or(0, |metadata| metadata.len());
+            let server = Server::open(self.tools, PACKAGE, &large.store(), &[])?;
+            let lapsed = number(&server.figures()?, "lapsed")?;
+            let ready_ms = server.ready_after.as_secs_f64() * 1e3;
+            server.stop()?;
+            let plain_ready_ms = Server::start(self.tools, named(PLAIN))?.ready_after.as_secs_f64() * 1e3;
+            let kill = Kill { ready_ms, plain_ready_ms, wal_bytes, lapsed };
+            eprintln!("round {round} kill: {kill:?}");
+            kills.push(kill);
+        }
+        Ok(kills)
+    }
+
+    /// The load without and with the reaper, while there is something to reap, and how many it deleted. A round in
+    /// which the reaper came to its end says nothing and is left out.
+    fn reaping(&self, expired: u64) -> Result<(Vec<Pair>, u64)> {
+        let folder = self.filled(expired, 0)?;
+        let (mut pairs, mut left) = (Vec::new(), expired);
+        for round in 1..=self.extent.rounds {
+            let without = self.sample(&folder.store(), &format!("without-{round}"), &[NO_WORKERS])?;
+            let with = self.sample(&folder.store(), &format!("with-{round}"), &[])?;
+            let pair = Pair { without, with };
+            tell(round, ["without reaper", "with reaper"], &pair);
+            left = number(&self.count(&folder.store())?, "expired")?;
+            if left == 0 {
+                eprintln!("round {round} is left out: the reaper was done before the load was");
+                break;
+            }
+            pairs.push(pair);
+        }
+        Ok((pairs, expired - left))
+    }
+
+    fn sample(&self, path: &Path, run: &str, flags: &[&str]) -> Result<Sample> {
+        let server = Server::open(self.tools, PACKAGE, path, flags)?;
+        let sample = load::wrk(&server, named(LAYER_SQLITE), self.work("unique", run, Callers::Many))?;
+        server.stop()?;
+        Ok(sample)
+    }
+
+    fn count(&self, path: &Path) -> Result<Value> {
+        let mut command = self.tools.command(&self.tools.binary("bench-fill"), End::Kill);
+        load::last_line(&output_within(command.arg("count").arg(path), GRACE)?)
+    }
+}
+
+/// What one load made the server write.
+fn written(server: &Server, work: Work<'_>) -> Result<Written> {
+    let transactions = |figures: &Value| number(figures, "transactions");
+    let commits =
+        |figures: &Value| Ok::<_, anyhow::Error>(number(figures, "commits")? + transactions(figures)?);
+    let (before, bytes_before) = (server.figures()?, server.written_bytes()?);
+    let sample = load::wrk_once(server, named(LAYER_SQLITE), work)?;
+    let (after, bytes_after) = (server.figures()?, server.written_bytes()?);
+    Ok(Written {
+        requests: sample.requests,
+        commits: commits(&after)? - commits(&before)?,
+        transactions: transactions(&after)? - transactions(&before)?,
+        carried_over: number(&after, "carried_over")? - number(&before, "carried_over")?,
+        bytes: bytes_after - bytes_before,
+    })
+}
+
+/// The bare disk, a page at a time: the middle of many appends, each synced, and of as many writes over the pages that
+/// are there by then. The latter leave the file's size alone, as most commits to a WAL do, and may cost less.
+fn bare_writes_ms(folder: &Folder) -> Result<[f64; 2]> {
+    let mut file = OpenOptions::new().create_new(true).write(true).open(folder.path().join("bare"))?;
+    let append = middle_ms(&mut file, File::sync_all)?;
+    file.rewind()?;
+    Ok([append, middle_ms(&mut file, File::sync_data)?])
+}
+
+fn middle_ms(file: &mut File, sync: fn(&File) -> std::io::Result<()>) -> Result<f64> {
+    let mut spans = Vec::new();
+    for _ in 0..WRITES {
+        let began = Instant::now();
+        file.write_all(&[7; WRITE_BYTES])?;
+        sync(file)?;
+        spans.push(began.elapsed());
+    }
+    spans.sort_unstable();
+    Ok(spans[spans.len() / 2].as_secs_f64() * 1e3)
+}
+
+fn named(name: &str) -> &'static Subject {
+    LAYER.named(name)
+}
+
+fn number(value: &Value, name: &str) -> Result<u64> {
+    value[name].as_u64().with_context(|| format!("no {name} in {value}"))
+}
+
+fn tell(round: u32, names: [&str; 2], pair: &Pair) {
+    for (name, sample) in names.into_iter().zip([pair.without, pair.with]) {
+        eprintln!("round {round} {name:<16} {:>7.0} RPS  p99 {:>6.2} ms", sample.rps, sample.p99_ms);
+    }
+}

@@ -1,0 +1,331 @@
+//! The results of `cargo xtask bench growth`, beside what was promised.
+
+use serde_json::{Value, json};
+
+use crate::figures::{Standing, cores, spread};
+use crate::growth::Extent;
+use crate::lines::{self, Bound, Line, Pair, grouped, judge, spread_words};
+
+const READY_RECORDS_PROMISED: u64 = 1_000_000;
+
+const READY_MS: Bound = Bound::AtMost { floor: 100.0, goal: 100.0 };
+/// Over the bare handler and two bare durable writes.
+const REST_MS: Bound = Bound::AtMost { floor: 0.1, goal: 0.1 };
+/// A fresh request has two commits. Whatever else commits while it is counted is no request's.
+const COMMITS_ONE: Bound = Bound::AtMost { floor: 2.01, goal: 2.01 };
+const COMMITS_REPLAY: Bound = Bound::AtMost { floor: 0.001, goal: 0.001 };
+
+/// The results of one run.
+pub(crate) struct Results {
+    pub(crate) extent: Extent,
+    pub(crate) cost: Cost,
+    pub(crate) one_caller: Vec<OneCaller>,
+    /// On few records, and on many.
+    pub(crate) sizes: Vec<Pair>,
+    pub(crate) kills: Vec<Kill>,
+    pub(crate) expired: u64,
+    /// Without the reaper, and with it.
+    pub(crate) reaping: Vec<Pair>,
+    pub(crate) reaped: u64,
+}
+
+/// What requests leave on the disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    pub(crate) many: Written,
+    pub(crate) one: Written,
+    pub(crate) replay: Written,
+    /// The file at rest.
+    pub(crate) file_bytes: u64,
+    pub(crate) records: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) requests: u64,
+    /// Of batches to a tape and of transactions to the database; each is one sync.
+    pub(crate) commits: u64,
+    /// Those to the database, which nobody waits for.
+    pub(crate) transactions: u64,
+    /// How often the WAL was carried over into the file.
+    pub(crate) carried_over: u64,
+    /// To the tapes, the WAL and the file, by the kernel's count.
+    pub(crate) bytes: u64,
+}
+
+/// Medians of one round, one request at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OneCaller {
+    /// A page appended and synced, without any database.
+    pub(crate) append_ms: f64,
+    /// A page written over another and synced.
+    pub(crate) overwrite_ms: f64,
+    pub(crate) plain_ms: f64,
+    pub(crate) layer_ms: f64,
+    pub(crate) hand_ms: f64,
+}
+
+impl OneCaller {
+    fn added_ms(&self) -> f64 {
+        self.layer_ms - self.plain_ms
+    }
+
+    fn rest_ms(&self) -> f64 {
+        self.added_ms() - 2.0 * self.append_ms
+    }
+}
+
+/// A server killed under load and started again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kill {
+    pub(crate) ready_ms: f64,
+    /// The plain handler's: what a process takes anyway.
+    pub(crate) plain_ready_ms: f64,
+    pub(crate) wal_bytes: u64,
+    pub(crate) lapsed: u64,
+}
+
+impl Results {
+    pub(crate) fn keeps_its_promises(&self) -> bool {
+        !self.lines().iter().any(|line| line.standing == Standing::ShortOfPromise)
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let by_size = lines::of_sizes(self.extent.records, &self.sizes)
+            .into_iter()
+            .chain([lines::of_reaping(self.expired, self.reaped, &self.reaping)])
+            .chain(self.ready_lines());
+        by_size.chain(self.one_caller_lines()).chain(self.cost_lines()).collect()
+    }
+
+    fn ready_lines(&self) -> Vec<Line> {
+        let of = |of: fn(&Kill) -> f64| spread(self.kills.iter().map(of));
+        let Some((ready, plain)) = of(|kill| kill.ready_ms).zip(of(|kill| kill.plain_ready_ms)) else {
+            return Vec::new();
+        };
+        let wal_bytes = self.kills.iter().map(|kill| kill.wal_bytes).max().unwrap_or_default();
+        let lapsed = self.kills.iter().map(|kill| kill.lapsed).max().unwrap_or_default();
+        vec![Line {
+            what: format!("ready after SIGKILL under load, {} records: ms", grouped(self.extent.records)),
+            measured: format!(
+                "{} (the plain handler's process {:.1}; WAL up to {} MB, up to {lapsed} attempts lapsed)",
+                spread_words(ready, 1),
+                plain.median,
+                wal_bytes / 1_000_000
+            ),
+            target: "≤ 100, the slowest too".to_owned(),
+            standing: judge(READY_MS, ready.high, self.extent.records >= READY_RECORDS_PROMISED),
+        }]
+    }
+
+    fn one_caller_lines(&self) -> Vec<Line> {
+        let of = |of: fn(&OneCaller) -> f64| spread(self.one_caller.iter().map(of));
+        let figures = (|| {
+            Some([
+                of(OneCaller::rest_ms)?,
+                of(OneCaller::added_ms)?,
+                of(|one| one.append_ms)?,
+                of(|one| one.overwrite_ms)?,
+                of(|one| one.hand_ms - one.plain_ms)?,
+            ])
+        })();
+        let Some([rest, added, append, overwrite, hand]) = figures else { return Vec::new() };
+        vec![Line {
+            what: "one caller at a time: ms added to the bare handler, beyond two bare appends with fsync"
+                .to_owned(),
+            measured: format!(
+                "{} (added {:.3}; a bare append {:.3}, a bare write in place {:.3}; hand-written adds {:.3})",
+                spread_words(rest, 3),
+                added.median,
+                append.median,
+                overwrite.median,
+                hand.median
+            ),
+            target: "≤ 0.100".to_owned(),
+            standing: REST_MS.standing(rest.median),
+        }]
+    }
+
+    fn cost_lines(&self) -> Vec<Line> {
+        let line = |what: &str, written: &Written, target: &str, standing| Line {
+            what: format!("commits (syncs of a tape or the WAL) a request, {what}"),
+            measured: format!(
+                "{:.3} ({:.0} bytes written a request, {} of the commits behind the callers, WAL carried over {} times)",
+                written.commits_each(),
+                written.bytes_each(),
+                written.transactions,
+                written.carried_over
+            ),
+            target: target.to_owned(),
+            standing,
+        };
+        let Cost { many, one, replay, file_bytes, records } = &self.cost;
+        vec![
+            line("64 callers", many, "", Standing::Shown),
+            line("one caller", one, "≤ 2", COMMITS_ONE.standing(one.commits_each())),
+            line("replays", replay, "0", COMMITS_REPLAY.standing(replay.commits_each())),
+            Line {
+                what: "bytes on disk a record, the file at rest".to_owned(),
+                measured: format!("{} ({} records)", file_bytes / (*records).max(1), grouped(*records)),
+                target: String::new(),
+                standing: Standing::Shown,
+            },
+        ]
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let written = |written: Written| {
+            json!({
+                "requests": written.requests,
+                "commits": written.commits,
+                "transactions": written.transactions,
+                "carried_over": written.carried_over,
+                "bytes": written.bytes,
+            })
+        };
+        let one_caller = self.one_caller.iter().map(|one| {
+            json!({
+                "append_ms": one.append_ms,
+                "overwrite_ms": one.overwrite_ms,
+                "plain_ms": one.plain_ms,
+                "layer_ms": one.layer_ms,
+                "hand_ms": one.hand_ms,
+            })
+        });
+        let kills = self.kills.iter().map(|kill| {
+            json!({
+                "ready_ms": kill.ready_ms,
+                "plain_ready_ms": kill.plain_ready_ms,
+                "wal_bytes": kill.wal_bytes,
+                "lapsed": kill.lapsed,
+            })
+        });
+        json!({
+            "cores": cores(),
+            "records": self.extent.records,
+            "rounds": self.extent.rounds,
+            "seconds": self.extent.seconds,
+            "lines": self.lines().iter().map(Line::json).collect::<Vec<_>>(),
+            "sizes": self.sizes.iter().map(Pair::json).collect::<Vec<_>>(),
+            "expired": self.expired,
+            "reaped": self.reaped,
+            "reaping": self.reaping.iter().map(Pair::json).collect::<Vec<_>>(),
+            "kills": kills.collect::<Vec<_>>(),
+            "one_caller": one_caller.collect::<Vec<_>>(),
+            "cost": {
+                "many": written(self.cost.many),
+                "one": written(self.cost.one),
+                "replay": written(self.cost.replay),
+                "file_bytes": self.cost.file_bytes,
+                "records": self.cost.records,
+            },
+        })
+    }
+
+    /// For the terminal.
+    pub(crate) fn table(&self) -> String {
+        lines::table(&self.lines())
+    }
+
+    /// For the page, between its marks.
+    pub(crate) fn section(&self) -> String {
+        let Extent { rounds, seconds, .. } = self.extent;
+        let head = format!(
+            "Measured on {} cores, which wrk shares: median of {rounds} rounds of {seconds} s each, lowest and highest in\n\
+             brackets.\n\n",
+            cores()
+        );
+        head + &lines::section("layer on SQLite", &self.lines())
+    }
+}
+
+impl Written {
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    fn commits_each(&self) -> f64 {
+        self.commits as f64 / self.requests as f64
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    fn bytes_each(&self) -> f64 {
+        self.bytes as f64 / self.requests as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::Sample;
+
+    fn sample(rps: f64, p99_ms: f64) -> Sample {
+        Sample { rps, p50_ms: 1.0, p99_ms, cpu_us: 1.0, requests: 1 }
+    }
+
+    /// Three rounds on so many records, of which the larger store has `rps` to 100, p99 of 2 ms with the reaper to 1,
+    /// and all else is as it should be.
+    fn results(records: u64, rps: f64) -> Results {
+        let written =
+            |commits| Written { requests: 100, commits, transactions: 0, carried_over: 1, bytes: 1000 };
+        let one =
+            OneCaller { append_ms: 0.1, overwrite_ms: 0.08, plain_ms: 0.05, layer_ms: 0.3, hand_ms: 0.5 };
+        let kill = Kill { ready_ms: 20.0, plain_ready_ms: 5.0, wal_bytes: 4_000_000, lapsed: 64 };
+        Results {
+            extent: Extent { records, rounds: 3, seconds: 1 },
+            cost: Cost {
+                many: written(10),
+                one: written(200),
+                replay: written(0),
+                file_bytes: 7000,
+                records: 10,
+            },
+            one_caller: vec![one; 3],
+            sizes: vec![Pair { without: sample(100.0, 1.0), with: sample(rps, 1.2) }; 3],
+            kills: vec![kill; 3],
+            expired: 1_000_000,
+            reaping: vec![Pair { without: sample(100.0, 1.0), with: sample(90.0, 1.4) }; 3],
+            reaped: 300_000,
+        }
+    }
+
+    fn standing_of(results: &Results, what: &str) -> Standing {
+        let line = results.lines().into_iter().find(|line| line.what.contains(what));
+        line.unwrap().standing
+    }
+
+    #[test]
+    fn what_falls_short_says_so() {
+        let short = results(10_000_000, 40.0);
+        assert_eq!(standing_of(&short, "RPS"), Standing::ShortOfPromise);
+        assert!(!short.keeps_its_promises());
+        assert!(short.section().contains("| 0.50 → ≥ 0.90 | FALLS SHORT"), "{}", short.section());
+        assert_eq!(standing_of(&results(10_000_000, 60.0), "RPS"), Standing::ShortOfGoal);
+        let good = results(10_000_000, 95.0);
+        assert!(good.keeps_its_promises());
+        for what in
+            ["RPS", "to 10,000: p99", "reaped", "SIGKILL", "one caller at a time", "one caller", "replays"]
+        {
+            assert_eq!(standing_of(&good, what), Standing::Reached, "{what}");
+        }
+    }
+
+    #[test]
+    fn fewer_records_than_promised_can_only_fall_short() {
+        assert_eq!(standing_of(&results(1_000_000, 95.0), "RPS"), Standing::Shown);
+        assert_eq!(standing_of(&results(1_000_000, 40.0), "RPS"), Standing::ShortOfPromise);
+        assert!(results(1_000_000, 95.0).table().contains("promised for 10,000,000"));
+    }
+
+    #[test]
+    fn the_slowest_start_counts() {
+        let mut slow = results(1_000_000, 95.0);
+        slow.kills[0].ready_ms = 150.0;
+        assert_eq!(standing_of(&slow, "SIGKILL"), Standing::ShortOfPromise);
+    }
+
+    #[test]
+    fn a_reaper_that_was_done_too_soon_shows_nothing() {
+        let mut soon = results(1_000_000, 95.0);
+        soon.reaping.clear();
+        assert_eq!(standing_of(&soon, "reaped"), Standing::Shown);
+        assert!(soon.table().contains("not measured"), "{}", soon.table());
+    }
+}

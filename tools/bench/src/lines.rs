@@ -1,0 +1,180 @@
+//! Figures in words, a line each, beside what was promised.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::figures::{Sample, Spread, Standing, spread};
+use crate::growth::RECORDS_FEW;
+
+/// What the promises are about; on less they cannot be shown to be kept, only to be broken.
+const RECORDS_PROMISED: u64 = 10_000_000;
+const EXPIRED_PROMISED: u64 = 1_000_000;
+const RPS_TO_FEW: Bound = Bound::AtLeast { floor: 0.5, goal: 0.9 };
+const P99_TO_FEW: Bound = Bound::AtMost { floor: 1.5, goal: 1.5 };
+const P99_REAPING: Bound = Bound::AtMost { floor: 2.0, goal: 1.5 };
+
+/// The same load twice, in one round.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair {
+    pub(crate) without: Sample,
+    pub(crate) with: Sample,
+}
+
+impl Pair {
+    pub(crate) fn json(&self) -> Value {
+        let sample = |sample: Sample| json!({ "rps": sample.rps, "p50_ms": sample.p50_ms, "p99_ms": sample.p99_ms, "cpu_us": sample.cpu_us });
+        json!({ "without": sample(self.without), "with": sample(self.with) })
+    }
+}
+
+/// What a figure must be.
+#[derive(Clone, Copy)]
+pub(crate) enum Bound {
+    AtLeast { floor: f64, goal: f64 },
+    AtMost { floor: f64, goal: f64 },
+}
+
+impl Bound {
+    pub(crate) fn standing(self, figure: f64) -> Standing {
+        let (keeps_floor, reaches_goal) = match self {
+            Self::AtLeast { floor, goal } => (figure >= floor, figure >= goal),
+            Self::AtMost { floor, goal } => (figure <= floor, figure <= goal),
+        };
+        match (keeps_floor, reaches_goal) {
+            (_, true) => Standing::Reached,
+            (true, false) => Standing::ShortOfGoal,
+            (false, false) => Standing::ShortOfPromise,
+        }
+    }
+
+    /// The same on less than what was promised: nothing is shown by having reached it.
+    fn standing_on_less(self, figure: f64) -> Standing {
+        match self.standing(figure) {
+            Standing::ShortOfPromise => Standing::ShortOfPromise,
+            Standing::Shown | Standing::Reached | Standing::ShortOfGoal => Standing::Shown,
+        }
+    }
+}
+
+/// One figure, in words.
+pub(crate) struct Line {
+    pub(crate) what: String,
+    pub(crate) measured: String,
+    pub(crate) target: String,
+    pub(crate) standing: Standing,
+}
+
+impl Line {
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "what": self.what,
+            "measured": self.measured,
+            "target": self.target,
+            "standing": self.standing.words(),
+        })
+    }
+}
+
+/// For the terminal.
+pub(crate) fn table(lines: &[Line]) -> String {
+    lines.iter().fold(String::new(), |mut text, line| {
+        let target = if line.target.is_empty() { String::new() } else { format!(" [{}]", line.target) };
+        let _ = writeln!(text, "{}: {}{target} {}", line.what, line.measured, line.standing.words());
+        text
+    })
+}
+
+/// For the page.
+pub(crate) fn section(of: &str, lines: &[Line]) -> String {
+    let head = format!("| {of} | measured | floor → goal | |\n|---|---|---|---|\n");
+    lines.iter().fold(head, |mut text, line| {
+        let Line { what, measured, target, standing } = line;
+        let _ = writeln!(text, "| {what} | {measured} | {target} | {} |", standing.words());
+        text
+    })
+}
+
+/// Many records to few.
+pub(crate) fn of_sizes(records: u64, sizes: &[Pair]) -> Vec<Line> {
+    let promised = records >= RECORDS_PROMISED;
+    let records = grouped(records);
+    let note = if promised { "" } else { ", promised for 10,000,000" };
+    let line = |what: &str, of: fn(&Sample) -> f64, digits, bound: Bound, target: &str| {
+        let ratio = ratios(sizes, of)?;
+        let [few, many] = medians(sizes, of)?.map(|figure| format!("{figure:.digits$}"));
+        Some(Line {
+            what: format!("unique, {records} records to {}: {what}", grouped(RECORDS_FEW)),
+            measured: format!("{} ({many} to {few})", spread_words(ratio, 2)),
+            target: format!("{target}{note}"),
+            standing: judge(bound, ratio.median, promised),
+        })
+    };
+    let rps = line("RPS", |sample| sample.rps, 0, RPS_TO_FEW, "0.50 → ≥ 0.90");
+    let p99 = line("p99 ms", |sample| sample.p99_ms, 2, P99_TO_FEW, "≤ 1.5");
+    rps.into_iter().chain(p99).collect()
+}
+
+/// The load with the reaper to without.
+pub(crate) fn of_reaping(expired: u64, reaped: u64, reaping: &[Pair]) -> Line {
+    let what = format!("p99 ms while {} expired records are reaped, to without", grouped(expired));
+    let target = "2.0 → ≤ 1.5".to_owned();
+    let reaped = format!("{} reaped meanwhile", grouped(reaped));
+    let Some(ratio) = ratios(reaping, |sample| sample.p99_ms) else {
+        let measured = format!("not measured: {reaped}, too soon to see it; use more records or less time");
+        return Line { what, measured, target, standing: Standing::Shown };
+    };
+    let middle = |of| medians(reaping, of).unwrap_or_default();
+    let [p99_without, p99_with] = middle(|sample| sample.p99_ms);
+    let [rps_without, rps_with] = middle(|sample| sample.rps);
+    let measured = format!(
+        "{} ({p99_with:.2} to {p99_without:.2}; {rps_with:.0} RPS to {rps_without:.0}; {reaped})",
+        spread_words(ratio, 2)
+    );
+    let standing = judge(P99_REAPING, ratio.median, expired >= EXPIRED_PROMISED);
+    Line { what, measured, target, standing }
+}
+
+pub(crate) fn judge(bound: Bound, figure: f64, is_as_promised: bool) -> Standing {
+    if is_as_promised { bound.standing(figure) } else { bound.standing_on_less(figure) }
+}
+
+/// Of the rounds, each by itself.
+pub(crate) fn ratios(pairs: &[Pair], of: fn(&Sample) -> f64) -> Option<Spread> {
+    spread(pairs.iter().map(|pair| of(&pair.with) / of(&pair.without)))
+}
+
+/// Without, and with.
+pub(crate) fn medians(pairs: &[Pair], of: fn(&Sample) -> f64) -> Option<[f64; 2]> {
+    let without = spread(pairs.iter().map(|pair| of(&pair.without)))?;
+    let with = spread(pairs.iter().map(|pair| of(&pair.with)))?;
+    Some([without.median, with.median])
+}
+
+pub(crate) fn spread_words(spread: Spread, digits: usize) -> String {
+    let Spread { median, low, high } = spread;
+    format!("{median:.digits$} ({low:.digits$}–{high:.digits$})")
+}
+
+/// 1,000,000.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!([0, 999, 1_000, 10_000_000].map(grouped), ["0", "999", "1,000", "10,000,000"]);
+    }
+}

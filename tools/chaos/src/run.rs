@@ -1,0 +1,252 @@
+//! What all parts of a run share: the keys and what happened to each, numbers, counts, and whether faults may happen.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use onlyonce_testkit::history::{Event, History, What};
+use onlyonce_testkit::random::Random;
+
+use crate::kind::Kind;
+use crate::settings::{DEADLINE, DOWNSTREAM_REMEMBERS, SWEPT_WITHIN};
+use crate::tally::Tally;
+
+const CALLERS: [&str; 4] = ["ann", "bob", "cho", "dia"];
+/// How many of a hundred keys a second caller uses too.
+const SHARED_PERCENT: u64 = 20;
+/// How many of the newest keys several clients use at the same time.
+const HOT: usize = 60;
+/// How many brief keys are in use at a time.
+const BRIEF: usize = 40;
+
+/// A key of one caller.
+pub(crate) struct Subject {
+    pub(crate) number: usize,
+    pub(crate) kind: Kind,
+    pub(crate) caller: &'static str,
+    pub(crate) key: String,
+    /// Whether another caller had it first.
+    is_shared: bool,
+    /// Each with its time in microseconds of the system's clock, which PostgreSQL uses too.
+    events: Mutex<Vec<(u64, What)>>,
+}
+
+pub(crate) struct Run {
+    pub(crate) seed: u64,
+    started_at: u64,
+    is_faulty: AtomicBool,
+    subjects: Mutex<Vec<Arc<Subject>>>,
+    by_name: Mutex<HashMap<(String, String), Arc<Subject>>>,
+    tokens: Mutex<HashMap<String, u32>>,
+    requests: AtomicU32,
+    tally: Mutex<Tally>,
+    wrongs: Mutex<Vec<String>>,
+}
+
+impl Run {
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            seed,
+            started_at: now_micros(),
+            is_faulty: AtomicBool::new(true),
+            subjects: Mutex::default(),
+            by_name: Mutex::default(),
+            tokens: Mutex::default(),
+            requests: AtomicU32::new(0),
+            tally: Mutex::default(),
+            wrongs: Mutex::default(),
+        })
+    }
+
+    /// A stream of random numbers for one part, by its name and number.
+    pub(crate) fn random(&self, who: &str, number: u64) -> Random {
+        let name = who.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(257).wrapping_add(u64::from(byte)));
+        Random::new(Random::new(self.seed ^ name).number() ^ Random::new(number).number())
+    }
+
+    pub(crate) fn is_faulty(&self) -> bool {
+        self.is_faulty.load(Ordering::SeqCst)
+    }
+
+    /// No new fault begins from now on.
+    pub(crate) fn end_faults(&self) {
+        self.is_faulty.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        Duration::from_micros(now_micros().saturating_sub(self.started_at))
+    }
+
+    /// A key that nobody has used yet: what it is follows from the seed and its number.
+    pub(crate) fn new_subject(&self) -> Arc<Subject> {
+        let mut subjects = locked(&self.subjects);
+        let number = subjects.len();
+        let random = self.random("subject", number as u64);
+        let kind = Kind::of(&random);
+        let before = subjects.last().filter(|before| {
+            // The audit table has keys and no callers, and expiries of brief keys are read from it one by one.
+            let is_brief = kind == Kind::Brief || before.kind == Kind::Brief;
+            !is_brief && !before.is_shared && random.percent(SHARED_PERCENT)
+        });
+        let (caller, key) = match before {
+            Some(before) => {
+                let others: Vec<_> = CALLERS.into_iter().filter(|caller| *caller != before.caller).collect();
+                (random.pick(&others), before.key.clone())
+            }
+            None => (random.pick(&CALLERS), format!("order-{number}")),
+        };
+        let is_shared = before.is_some();
+        let subject = Arc::new(Subject { number, kind, caller, key, is_shared, events: Mutex::default() });
+        let name = (subject.caller.to_owned(), subject.key.clone());
+        locked(&self.by_name).insert(name, subject.clone());
+        subjects.push(subject.clone());
+        subject
+    }
+
+    /// A key that others may be using at this moment; none before the first.
+    pub(crate) fn hot_subject(&self, random: &Random) -> Option<Arc<Subject>> {
+        let subjects = locked(&self.subjects);
+        let hot = &subjects[subjects.len().saturating_sub(HOT)..];
+        (!hot.is_empty()).then(|| hot[random.index(hot.len())].clone())
+    }
+
+    /// A key that is kept for some seconds only.
+    pub(crate) fn brief_subject(&self, random: &Random) -> Option<Arc<Subject>> {
+        let subjects = locked(&self.subjects);
+        let brief = subjects.iter().rev().filter(|subject| subject.kind == Kind::Brief).take(BRIEF);
+        let brief: Vec<_> = brief.collect();
+        (!brief.is_empty()).then(|| brief[random.index(brief.len())].clone())
+    }
+
+    /// Any key there has been.
+    pub(crate) fn old_subject(&self, random: &Random) -> Option<Arc<Subject>> {
+        let subjects = locked(&self.subjects);
+        (!subjects.is_empty()).then(|| subjects[random.index(subjects.len())].clone())
+    }
+
+    pub(crate) fn subject(&self, caller: &str, key: &str) -> Option<Arc<Subject>> {
+        locked(&self.by_name).get(&(caller.to_owned(), key.to_owned())).cloned()
+    }
+
+    pub(crate) fn subjects(&self) -> Vec<Arc<Subject>> {
+        locked(&self.subjects).clone()
+    }
+
+    pub(crate) fn note(&self, subject: &Subject, what: What) {
+        // Under the lock, so that the list is ordered by time.
+        let mut events = locked(&subject.events);
+        events.push((now_micros(), what));
+    }
+
+    /// Tokens are random bits: a history that is to be read numbers them.
+    pub(crate) fn token(&self, handle: &str) -> u32 {
+        let mut tokens = locked(&self.tokens);
+        let next = u32::try_from(tokens.len() + 1).unwrap_or(u32::MAX);
+        *tokens.entry(handle.to_owned()).or_insert(next)
+    }
+
+    pub(crate) fn next_request(&self) -> u32 {
+        self.requests.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests.load(Ordering::SeqCst)
+    }
+
+    /// Notes that a promise was broken.
+    pub(crate) fn wrong(&self, what: String) {
+        locked(&self.wrongs).push(what);
+    }
+
+    pub(crate) fn wrongs(&self) -> Vec<String> {
+        locked(&self.wrongs).clone()
+    }
+
+    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
+        locked(&self.tally)
+    }
+}
+
+impl Subject {
+    /// Its history as the checker reads it, with the times at which the database saw it expire.
+    pub(crate) fn history(&self, run: &Run, expired: &[u64]) -> History {
+        let mut events = locked(&self.events).clone();
+        events.extend(expired.iter().map(|at| (*at, What::Expired)));
+        // The sort is stable: events of the same time keep their order.
+        events.sort_by_key(|(at, _)| *at);
+        let since = |at: u64| at.saturating_sub(run.started_at) / 1_000;
+        let events = events.into_iter().map(|(at, what)| Event { at: since(at), what }).collect();
+        History {
+            effects: self.kind.effects(),
+            remembers_ms: millis(DOWNSTREAM_REMEMBERS),
+            swept_within_ms: millis(SWEPT_WITHIN),
+            deadline_ms: millis(DEADLINE),
+            is_over: true,
+            events,
+        }
+    }
+
+    /// How often it reached the service so far.
+    pub(crate) fn calls(&self) -> usize {
+        locked(&self.events).iter().filter(|(_, what)| matches!(what, What::Began { .. })).count()
+    }
+}
+
+fn now_micros() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Locks, also after a panic: every change under these locks is a single step.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(seed: u64) -> Vec<(Kind, &'static str, String)> {
+        let run = Run::new(seed);
+        let subjects = (0..200).map(|_| run.new_subject());
+        subjects.map(|subject| (subject.kind, subject.caller, subject.key.clone())).collect()
+    }
+
+    #[test]
+    fn keys_follow_from_the_seed() {
+        assert_eq!(keys(7), keys(7));
+        assert_ne!(keys(7), keys(8));
+    }
+
+    #[test]
+    fn some_keys_have_two_callers_and_no_caller_has_one_twice() {
+        let keys = keys(7);
+        let mut names: Vec<_> = keys.iter().map(|(_, caller, key)| (key, caller)).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), keys.len());
+        let mut texts: Vec<_> = names.into_iter().map(|(key, _)| key).collect();
+        texts.dedup();
+        assert!(texts.len() < keys.len(), "no key is shared");
+    }
+
+    #[test]
+    fn an_expiry_takes_its_place_in_the_history() {
+        let run = Run::new(7);
+        let subject = run.new_subject();
+        run.note(&subject, What::Sent { request: 1, body: 1 });
+        let between = now_micros() + 1;
+        while now_micros() <= between {
+            std::thread::yield_now();
+        }
+        run.note(&subject, What::HungUp { request: 1 });
+        let events = subject.history(&run, &[between]).events;
+        let events: Vec<_> = events.into_iter().map(|event| event.what).collect();
+        assert_eq!(events, [What::Sent { request: 1, body: 1 }, What::Expired, What::HungUp { request: 1 }]);
+    }
+}
