@@ -32,7 +32,7 @@ pub async fn a_listing_by_state_shows_that_state_only(store: Shared) {
     }
     // The state column follows the record.
     let (id, seen) = list(&store, of_state(StateName::Running, 9)).await.remove(0);
-    write(&store, id, &seen, draft("0 1", completed(LATER)).1).await;
+    write(&store, id, &seen, draft(seen.record.key.as_str(), completed(LATER)).1).await;
     assert_eq!(list(&store, of_state(StateName::Running, 9)).await.len(), 2);
     assert_eq!(list(&store, of_state(StateName::Completed, 9)).await.len(), 4);
 }

@@ -16,7 +16,7 @@ use super::reader::{Lists, Looks, no_thread};
 use super::writer::{self, Writer};
 use super::{Options, Sqlite, abandon, check, connection, migration};
 use crate::clock::{Clock, SystemClock};
-use crate::{Epoch, ErrorKind, failpoint};
+use crate::{Epoch, ErrorKind, Finding, failpoint};
 
 /// A file up to this size is checked whole each time it is opened: that takes no longer than a few milliseconds.
 const CHECKED_BYTES_MAX: u64 = 2 << 20;
@@ -153,5 +153,9 @@ struct Ahead {
 impl Clock for Ahead {
     fn now(&self) -> Timestamp {
         self.given.now().plus(self.behind)
+    }
+
+    fn examine(&self) -> Option<Finding> {
+        self.given.examine()
     }
 }

@@ -14,12 +14,14 @@ use async_trait::async_trait;
 use http::HeaderValue;
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::{self, Force};
-use onlyonce_core::record::{Draft, Id, Record, Response, Revision, Seen, State, StateName, Token};
+use onlyonce_core::record::{Draft, Id, Record, Response, Revision, Seen, State, StateName, StateSet, Token};
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
 use onlyonce_store::memory::Memory;
-use onlyonce_store::outbox::{Claimed, Message, Outbox, Settled};
-use onlyonce_store::{Change, Cursor, Epoch, Error, Page, Query, Store, Swapped};
+use onlyonce_store::outbox::{Claimed, DeadLetter, Outbox, Settled};
+use onlyonce_store::{
+    Change, Count, Cursor, Epoch, EpochSeen, Error, Order, Page, Promises, Query, Store, Swapped,
+};
 
 /// What is wrong with an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +71,14 @@ enum Fault {
     ScanHidesDue,
     ScanIsOutOfOrder,
     ScanForgetsDeadlines,
+    ScanIgnoresRoute,
+    ScanTakesAnyCursor,
+    CountsOneState,
     EpochNeverRises,
     EpochRisesOnce,
     EpochRisesByItself,
+    EpochCounts,
+    NameChanges,
     DropsMessages,
     SendsWhatWasLost,
     HasNoOutboxAndSaysNothing,
@@ -80,10 +87,15 @@ enum Fault {
     SettlesForAnybody,
     RefusesLateSettlement,
     AgainAtOnce,
+    IgnoresDelay,
+    ForgetsDelivered,
     DeliversTwice,
     KeepsTheLastError,
     RelaysShare,
 }
+
+/// How long a cursor of the memory engine is: a moment and an id.
+const CURSOR_BYTES: usize = 40;
 
 #[derive(Debug)]
 struct Broken {
@@ -94,7 +106,6 @@ struct Broken {
     ids: Mutex<HashMap<Id, Id>>,
     first_states: Mutex<HashMap<Id, StateName>>,
     claimed: Mutex<Vec<Claimed>>,
-    dead: Mutex<HashMap<String, Arc<str>>>,
 }
 
 impl Broken {
@@ -106,7 +117,6 @@ impl Broken {
             ids: Mutex::default(),
             first_states: Mutex::default(),
             claimed: Mutex::default(),
-            dead: Mutex::default(),
         }
     }
 
@@ -132,7 +142,12 @@ impl Broken {
             }
             Fault::MintsRevisions => change.revision = Revision(self.next()),
             Fault::RevisionsAreSigned => change.revision.0 &= u64::MAX >> 1,
-            Fault::DropsMessages | Fault::HasNoOutboxAndSaysNothing => change.messages.clear(),
+            Fault::DropsMessages | Fault::HasNoOutboxAndSaysNothing => change.with.messages.clear(),
+            Fault::IgnoresDelay => {
+                for message in &mut change.with.messages {
+                    message.delay = Duration::ZERO;
+                }
+            }
             Fault::LosesEvidence => change.next.evidence = None,
             Fault::LosesResponses => {
                 if let State::Completed { response, .. } = &mut change.next.state {
@@ -193,14 +208,12 @@ impl Broken {
         }
         let next = machine::forget(&seen, Token([0; 16]), Force::Yes).unwrap();
         let revision = Revision(u64::MAX - self.next());
-        let change = Change { expected: Some(seen.revision), revision, next, messages: Vec::new() };
-        self.inner.swap(id, change).await.unwrap();
+        self.inner.swap(id, Change::new(Some(seen.revision), revision, next)).await.unwrap();
         self.inner.reap(1).await.unwrap()
     }
 
     async fn all(&self) -> Vec<(Id, Seen)> {
-        let query = Query { state: None, scope: None, only_due: false, after: None, limit: 10_000 };
-        self.inner.scan(query).await.unwrap().records
+        self.inner.scan(Query::all(10_000)).await.unwrap().records
     }
 
     async fn erase_all(&self, is_to_go: impl Fn(&Seen) -> bool) -> usize {
@@ -284,10 +297,11 @@ impl Store for Broken {
             (Swapped::Lost(Some(seen)), Fault::SendsWhatWasLost) => {
                 let next = seen.record.draft();
                 let revision = Revision(self.next());
-                let messages = again.messages;
+                let messages = again.with.messages;
                 let id = Id([0xee; 32]);
                 let expected = self.current(id).await;
-                self.inner.swap(id, Change { expected, revision, next, messages }).await?;
+                let change = Change::new(expected, revision, next).with_messages(messages);
+                self.inner.swap(id, change).await?;
                 Ok(Swapped::Lost(Some(seen)))
             }
             (Swapped::Applied(mut seen), Fault::MixesUpAnswers) if self.next() % 2 == 1 => {
@@ -301,32 +315,37 @@ impl Store for Broken {
 
     async fn scan(&self, mut query: Query) -> Result<Page, Error> {
         match self.fault {
-            Fault::ScanIgnoresState => query.state = None,
+            Fault::ScanIgnoresState => query.states = StateSet::ALL,
             Fault::ScanIgnoresScope => query.scope = None,
-            Fault::ScanIgnoresDue => query.only_due = false,
+            Fault::ScanIgnoresRoute => query.route = None,
+            Fault::ScanIgnoresDue => query.order = Order::Any,
             Fault::ScanNeverEnds => query.after = None,
+            Fault::ScanTakesAnyCursor => {
+                query.after = query.after.filter(|Cursor(bytes)| bytes.len() == CURSOR_BYTES);
+            }
             _ => {}
         }
-        let (state, only_due) = (query.state, query.only_due);
+        let (states, order) = (query.states, query.order);
         if self.fault == Fault::ScanKeepsTheFirstState {
-            query.state = None;
+            query.states = StateSet::ALL;
         }
         let mut page = self.inner.scan(query).await?;
         match self.fault {
             Fault::ScanKeepsTheFirstState => {
-                let states = self.first_states.lock().unwrap();
-                page.records.retain(|(id, _)| state.is_none_or(|state| states[id] == state));
+                let first = self.first_states.lock().unwrap();
+                page.records.retain(|(id, _)| states.contains(first[id]));
             }
             Fault::ScanSkips if page.next.is_some() => drop(page.records.remove(0)),
             Fault::ScanRepeats if page.next.is_some() && page.records.len() > 1 => {
-                page.next.as_mut().unwrap().id = page.records[page.records.len() - 2].0;
+                let Cursor(bytes) = page.next.as_mut().unwrap();
+                bytes[CURSOR_BYTES - 32..].copy_from_slice(&page.records[page.records.len() - 2].0.0);
             }
             Fault::ScanPromisesMore if page.records.is_empty() => {
-                page.next = Some(Cursor { due_at: None, id: Id([0; 32]) });
+                page.next = Some(Cursor(Box::new([0; CURSOR_BYTES])));
             }
-            Fault::ScanIsOutOfOrder if only_due => page.records.reverse(),
-            Fault::ScanHidesDue if only_due => page.records.retain(|(_, seen)| is_finished(seen)),
-            Fault::ScanForgetsDeadlines if only_due => {
+            Fault::ScanIsOutOfOrder if order != Order::Any => page.records.reverse(),
+            Fault::ScanHidesDue if order == Order::Due => page.records.retain(|(_, seen)| is_finished(seen)),
+            Fault::ScanForgetsDeadlines if order == Order::Due => {
                 page.records.retain(|(_, seen)| match &seen.record.state {
                     State::Running { lapses_at } => *lapses_at <= seen.now,
                     _ => true,
@@ -361,19 +380,39 @@ impl Store for Broken {
         }
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
-        match self.fault {
-            Fault::EpochRisesByItself => Ok(Epoch(self.next())),
-            _ => self.inner.epoch().await,
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        let mut counts = self.inner.count().await?;
+        if self.fault == Fault::CountsOneState {
+            counts.truncate(1);
         }
+        Ok(counts)
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
+        let mut seen = self.inner.epoch().await?;
+        match self.fault {
+            Fault::EpochRisesByItself => seen.epoch = Epoch(self.next()),
+            Fault::EpochCounts => seen.epoch = Epoch(self.count.load(Ordering::SeqCst)),
+            Fault::NameChanges => seen.store = [u8::try_from(self.next()).unwrap(); 16],
+            _ => {}
+        }
+        Ok(seen)
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         match self.fault {
             Fault::EpochNeverRises => Ok(()),
             Fault::EpochRisesOnce if self.next() > 0 => Ok(()),
+            Fault::EpochCounts => {
+                self.next();
+                Ok(())
+            }
             _ => self.inner.raise_epoch().await,
         }
+    }
+
+    fn promises(&self) -> Promises {
+        self.inner.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
@@ -404,12 +443,9 @@ impl Outbox for Broken {
         let outbox = self.inner.outbox().unwrap();
         match (&mut settled, self.fault) {
             (Settled::Again { after, .. }, Fault::AgainAtOnce) => *after = Duration::ZERO,
-            (Settled::Dead { error }, Fault::KeepsTheLastError) => {
-                self.dead.lock().unwrap().insert(key.into(), error.clone());
-            }
             (_, Fault::SettlesForAnybody) => {
                 let holder =
-                    self.claimed.lock().unwrap().iter().rev().find(|c| &*c.message.key == key).cloned();
+                    self.claimed.lock().unwrap().iter().rev().find(|claimed| &*claimed.key == key).cloned();
                 return match holder {
                     Some(holder) => outbox.settle(key, holder.token, settled).await,
                     None => Ok(false),
@@ -421,11 +457,17 @@ impl Outbox for Broken {
         outbox.settle(key, token, settled).await
     }
 
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<(Message, Vec<Arc<str>>)>, Error> {
+    async fn provider_id(&self, key: &str) -> Result<Option<Arc<str>>, Error> {
+        let found = self.inner.outbox().unwrap().provider_id(key).await?;
+        Ok(found.filter(|_| self.fault != Fault::ForgetsDelivered))
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
         let mut dead = self.inner.outbox().unwrap().dead_letters(limit).await?;
         if self.fault == Fault::KeepsTheLastError {
-            for (message, errors) in &mut dead {
-                *errors = vec![self.dead.lock().unwrap()[&*message.key].clone()];
+            for dead in &mut dead {
+                let last = dead.errors.len() - 1;
+                dead.errors.drain(..last);
             }
         }
         Ok(dead)
@@ -505,19 +547,25 @@ caught! {
     scan_ignores_state: ScanIgnoresState by scan::a_listing_by_state_shows_that_state_only
     scan_keeps_the_first_state: ScanKeepsTheFirstState by scan::a_listing_by_state_shows_that_state_only
     scan_ignores_scope: ScanIgnoresScope by scan::a_listing_by_scope_shows_that_scope_only
-    scan_skips: ScanSkips by scan::pages_by_id_show_each_record_once_in_order
+    scan_skips: ScanSkips by scan::pages_show_each_record_once
     scan_skips_due: ScanSkips by scan::pages_of_what_is_due_show_each_record_once
-    scan_repeats: ScanRepeats by scan::pages_by_id_show_each_record_once_in_order
-    scan_never_ends: ScanNeverEnds by scan::pages_by_id_show_each_record_once_in_order
+    scan_repeats: ScanRepeats by scan::pages_show_each_record_once
+    scan_never_ends: ScanNeverEnds by scan::pages_show_each_record_once
     scan_promises_more: ScanPromisesMore by scan::an_empty_store_has_one_empty_page
     scan_ignores_due: ScanIgnoresDue by scan::what_is_not_due_is_not_shown
     scan_hides_due: ScanHidesDue by story::the_sweeper_finds_a_lapsed_lease
     scan_hides_the_lost: ScanHidesDue by story::the_late_truth_counts
     scan_is_out_of_order: ScanIsOutOfOrder by scan::what_is_due_comes_in_the_order_it_fell_due
+    scan_mixes_up_the_unknown: ScanIsOutOfOrder by scan::unknown_records_come_oldest_first
+    scan_ignores_route: ScanIgnoresRoute by scan::a_listing_by_route_shows_that_route_only
+    scan_takes_any_cursor: ScanTakesAnyCursor by scan::a_cursor_of_somebody_elses_is_refused
+    counts_one_state: CountsOneState by scan::records_are_counted_by_their_state
     scan_forgets_deadlines: ScanForgetsDeadlines by scan::what_is_due_follows_the_last_write
     epoch_never_rises: EpochNeverRises by epoch::an_epoch_that_was_raised_is_seen_by_the_next_look
     epoch_rises_once: EpochRisesOnce by epoch::of_many_who_raise_it_each_sees_a_higher_one
     epoch_rises_by_itself: EpochRisesByItself by epoch::the_epoch_stays_until_it_is_raised
+    epoch_counts: EpochCounts by epoch::an_epoch_is_never_behind_the_clock_it_was_raised_at
+    name_changes: NameChanges by epoch::a_store_keeps_its_name
     drops_messages: DropsMessages by outbox::messages_are_stored_with_an_applied_swap
     sends_what_was_lost: SendsWhatWasLost by outbox::messages_of_a_lost_swap_are_not_stored
     has_no_outbox_and_says_nothing: HasNoOutboxAndSaysNothing by outbox::a_store_without_an_outbox_refuses_messages
@@ -527,6 +575,8 @@ caught! {
     refuses_late_settlement:
         RefusesLateSettlement by outbox::a_late_settlement_counts_while_nobody_else_has_the_message
     again_at_once: AgainAtOnce by outbox::a_failed_delivery_comes_again_after_its_pause
+    ignores_delay: IgnoresDelay by outbox::a_message_with_a_delay_waits_for_it
+    forgets_delivered: ForgetsDelivered by outbox::a_delivered_message_keeps_the_providers_id
     delivers_twice: DeliversTwice by outbox::a_delivered_message_never_comes_again
     keeps_the_last_error: KeepsTheLastError by outbox::dead_letters_keep_every_error
     relays_share: RelaysShare by outbox::concurrent_relays_never_share_a_message

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use onlyonce_core::record::{Id, Seen};
+use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_store::sqlite::Sqlite;
-use onlyonce_store::{Change, Epoch, Error, Outbox, Page, Query, Store, Swapped};
+use onlyonce_store::{Change, Count, EpochSeen, Error, Outbox, Page, Promises, Query, Store, Swapped};
 
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
@@ -69,12 +69,20 @@ impl Store for Kept {
         self.store.reap(limit).await
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        self.store.count().await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.store.epoch().await
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         self.store.raise_epoch().await
+    }
+
+    fn promises(&self) -> Promises {
+        self.store.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -1,5 +1,4 @@
-//! A disk that is really full, and one that takes what is written and does not keep it. Mounting a small one takes root; where
-//! that cannot be had, these tests say so and fail.
+//! A disk that is really full. Mounting a small one takes root; where that cannot be had, these tests say so and fail.
 
 use std::fs;
 use std::path::PathBuf;
@@ -82,29 +81,4 @@ async fn a_store_is_not_created_on_a_full_disk_and_is_once_there_is_space() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     fs::remove_file(filler).unwrap();
     put(&open(disk.folder.file()).await, "k").await;
-}
-
-/// P05, E01: what could not be synced was not written, as far as anybody is told. `/dev/null` takes every byte and refuses the sync.
-#[tokio::test]
-async fn a_sync_that_fails_is_no_success() {
-    let folder = Folder::new();
-    let tapes = ["tape0", "tape1"].map(|tape| folder.path().join(format!("onlyonce.db-{tape}")));
-    for tape in &tapes {
-        std::os::unix::fs::symlink("/dev/null", tape).unwrap();
-    }
-    let store = open(folder.file()).await;
-    for number in 0..3 {
-        let draft = draft("k", Effects::Opaque, completed(When::AfterWrite(HOUR)));
-        let error = insert(&store, draft, number).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("see what the system's log says about its disk"), "{error}");
-        assert!(store.load(id("k")).await.unwrap().is_none());
-    }
-    drop(store);
-    for tape in &tapes {
-        assert!(!tape.exists(), "a store that was closed leaves no tapes");
-    }
-    let store = open(folder.file()).await;
-    assert!(store.load(id("k")).await.unwrap().is_none());
-    put(&store, "k").await;
 }

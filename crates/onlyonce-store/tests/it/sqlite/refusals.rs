@@ -10,14 +10,14 @@ use rusqlite::Connection;
 use super::folder::Folder;
 use super::world::{id, open, put, try_open};
 
-/// What is in a folder, byte by byte. Not the lock, nor what SQLite has beside a database while it is open and has
-/// nothing in it: its shared memory, and a WAL that is empty.
+/// What is in a folder, byte by byte. Not what SQLite has beside a database while it is open and has nothing in it: its
+/// shared memory, and a WAL that is empty.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let named =
         entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()));
     let says_something = |name: &str, bytes: &[u8]| match name.rsplit_once(['.', '-']) {
-        Some((_, "lock" | "shm")) => false,
+        Some((_, "shm")) => false,
         Some((_, "wal")) => !bytes.is_empty(),
         _ => true,
     };
@@ -65,7 +65,7 @@ async fn a_folder_that_is_missing_or_cannot_be_written_is_refused() {
     // Nobody can create a file there, not even root.
     let error = try_open("/proc/onlyonce.db").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    assert!(error.to_string().contains("\"/proc/onlyonce.db.lock\""), "{error}");
+    assert!(error.to_string().contains("\"/proc/onlyonce.db\" cannot be created"), "{error}");
 }
 
 /// E01
@@ -122,9 +122,9 @@ async fn a_file_of_other_migrations_is_refused_untouched() {
     let folder = Folder::new();
     closed_with(&folder, 3).await;
     let other = Connection::open(folder.file()).unwrap();
-    other.execute("UPDATE migration SET checksum = x'00' WHERE number = 2", []).unwrap();
+    other.execute("UPDATE onlyonce_migration SET checksum = x'00' WHERE number = 1", []).unwrap();
     drop(other);
-    refused(&folder, ErrorKind::Misconfigured, &["was not made by migration \"0002-messages\""]).await;
+    refused(&folder, ErrorKind::Misconfigured, &["was not made by migration \"0001-first\""]).await;
 }
 
 /// P07
@@ -141,6 +141,46 @@ async fn half_a_file_is_refused_untouched() {
         fs::write(folder.file(), &whole[..length]).unwrap();
         refused(&folder, ErrorKind::Misconfigured, &["is no SQLite database"]).await;
     }
+}
+
+/// P07: a store of a development build, whose records were blobs and whose last answers were in files beside it.
+#[tokio::test]
+async fn a_file_from_before_records_were_columns_is_refused_untouched() {
+    let folder = Folder::new();
+    let before = Connection::open(folder.file()).unwrap();
+    before.pragma_update(None, "application_id", 0x4f6e_4f31).unwrap();
+    before.pragma_update(None, "user_version", 4).unwrap();
+    before.execute_batch("CREATE TABLE record (id, record); INSERT INTO record VALUES (1, 2);").unwrap();
+    drop(before);
+    fs::write(folder.path().join("onlyonce.db-tape0"), b"something").unwrap();
+    refused(&folder, ErrorKind::Misconfigured, &["development build", "name a new file"]).await;
+}
+
+/// P07: an index that says otherwise than the rows.
+#[tokio::test]
+async fn a_file_whose_index_disagrees_is_refused_untouched() {
+    let folder = Folder::new();
+    closed_with(&folder, 20).await;
+    let other = Connection::open(folder.file()).unwrap();
+    // The index is told to be about another column: its entries stay as they are.
+    other.pragma_update(None, "writable_schema", true).unwrap();
+    let lie = "UPDATE sqlite_schema SET sql = replace(sql, '(state, due_at)', '(state, written_at)')
+               WHERE name = 'onlyonce_record_by_due'";
+    assert_eq!(other.execute(lie, []).unwrap(), 1);
+    drop(other);
+    refused(&folder, ErrorKind::Corrupt, &["onlyonce_record_by_due", "restore it from a backup"]).await;
+}
+
+/// P07: a row that another program wrote wrongly.
+#[tokio::test]
+async fn a_row_whose_columns_contradict_each_other_is_refused_untouched() {
+    let folder = Folder::new();
+    closed_with(&folder, 3).await;
+    let other = Connection::open(folder.file()).unwrap();
+    other.execute("UPDATE onlyonce_record SET state = 'running' WHERE key = '1'", []).unwrap();
+    drop(other);
+    let says = ["column \"state\" is \"running\"", "which no running record has", &id("1").to_string()];
+    refused(&folder, ErrorKind::Corrupt, &says).await;
 }
 
 /// P07: a page in the middle, and the page that says what tables there are.
@@ -164,15 +204,26 @@ async fn a_record_that_cannot_be_read_is_an_error_and_the_others_are_served() {
     let folder = Folder::new();
     closed_with(&folder, 3).await;
     let other = Connection::open(folder.file()).unwrap();
-    other.execute("UPDATE record SET record = x'ff' WHERE key = '1'", []).unwrap();
+    let damage = "UPDATE onlyonce_record SET rest = x'ff' WHERE key = '1'";
+    other.execute(damage, []).unwrap();
+    drop(other);
+    let id = id("1").to_string();
+    refused(&folder, ErrorKind::Corrupt, &["column \"rest\" has version 255", &id]).await;
+    // Damaged while it is open, and found by whoever asks for it.
+    let other = Connection::open(folder.file()).unwrap();
+    other.execute("DELETE FROM onlyonce_record WHERE key = '1'", []).unwrap();
     drop(other);
     let store = open(folder.file()).await;
-    assert_eq!(store.load(id("1")).await.unwrap_err().kind(), ErrorKind::Corrupt);
-    assert!(store.load(id("2")).await.unwrap().is_some());
+    put(&store, "1").await;
+    let other = Connection::open(folder.file()).unwrap();
+    other.execute(damage, []).unwrap();
+    let error = store.load(super::world::id("1")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(store.load(super::world::id("2")).await.unwrap().is_some());
     put(&store, "3").await;
     let health = store.check().await.unwrap();
     assert_eq!((health.records, health.faults.len()), (4, 1), "{health:?}");
-    assert!(health.faults[0].contains(&id("1").to_string()), "{health:?}");
+    assert!(health.faults[0].contains(&id), "{health:?}");
 }
 
 /// An empty file is what `touch` or a killed process leaves: it is ours to fill.

@@ -70,7 +70,7 @@ pub(crate) fn completed(expires_at: When) -> State<When> {
 }
 
 pub(crate) fn message(key: &str) -> Message {
-    Message { key: key.into(), destination: "billing".into(), payload: Bytes::from_static(b"\x00") }
+    Message::new(key, "billing", Bytes::from_static(b"\x00"))
 }
 
 /// Inserts a record with this revision.
@@ -79,7 +79,7 @@ pub(crate) async fn insert(
     (id, next): (Id, Box<Draft>),
     revision: u64,
 ) -> Result<Seen, Error> {
-    let change = Change { expected: None, revision: Revision(revision), next, messages: Vec::new() };
+    let change = Change::new(None, Revision(revision), next);
     match store.swap(id, change).await? {
         Swapped::Applied(seen) => Ok(seen),
         Swapped::Lost(seen) => panic!("the swap must apply, and was lost to {seen:?}"),
