@@ -1,17 +1,5 @@
 //! What is PostgreSQL's alone. What it shares with the others is the suite's to say.
 
-mod batches;
-mod due;
-mod expired;
-mod line;
-mod lone;
-mod looks;
-mod migrations;
-mod refusals;
-mod roles;
-mod standby;
-mod tls;
-
 use std::time::Duration;
 
 use onlyonce_store::Expired;
