@@ -1,5 +1,20 @@
 //! What is PostgreSQL's alone. What it shares with the others is the suite's to say.
 
+mod batches;
+mod due;
+mod expired;
+mod lone;
+mod looks;
+mod migrations;
+mod outbox;
+mod pipeline;
+mod refusals;
+mod roles;
+mod rows;
+mod standby;
+mod tls;
+mod transaction;
+
 use std::time::Duration;
 
 use onlyonce_store::Expired;
