@@ -6,41 +6,20 @@
 //! 1. A write goes at once where nothing is under way, or one write alone and there is a place. There are no timers.
 //! 2. At most [`Limits::in_flight_max`] batches are under way, each of at most [`Limits::rows_max`] rows and
 //!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone. Beside a batch goes only another that is
-//!    at least as large: a batch costs what many rows do. When one has ended and many wait, they go at once, and
-//!    those that it carried are told meanwhile. Where few wait, or batches take long, since the disk is slow, those are
-//!    told first and may come along, and beside a batch goes only one that is twice as large: then it counts how many
-//!    share the next.
-//! 3. Writes of one id keep their order: the second waits until the batch that carries the first has ended. One id is
+//!    at least as large: a batch costs as much as many rows. Where batches are slow it must be twice as large.
+//! 3. When a batch has ended and many writes wait, they go at once, and the callers of the batch are told meanwhile. Where few
+//!    wait, or the batch was slow, the callers are told first: many have their next write ready at once, and it comes along.
+//!    Rules 2 and 3 measure how long batches take, since neither answer is right for both a prompt store and a slow one.
+//! 4. Writes of one id keep their order: the second waits until the batch that carries the first has ended. One id is
 //!    never in two batches at once, nor in one batch twice.
 //!    What has no order, such as a look, takes no id ([`Batcher::ask`]).
-//! 4. Nobody is answered before the flush that carried the write has ended, and each has an answer of its own: one
+//! 5. Nobody is answered before the flush that carried the write has ended, and each has an answer of its own: one
 //!    bad row fails alone.
-//! 5. What was handed in is carried out, also where its caller goes away. A flush that panics, answers too few, or
+//! 6. What was handed in is carried out, also where its caller goes away. A flush that panics, answers too few, or
 //!    is dropped with its runtime answers its callers with `Unavailable`: nobody knows what was written.
 //!
-//! ```
-//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-//! use onlyonce_core::record::Id;
-//! use onlyonce_store::batch::{Batcher, Limits};
-//!
-//! let limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
-//! let batcher = Batcher::new(limits, async |rows: Vec<u32>| {
-//!     // One statement for all rows would stand here, and a commit.
-//!     rows.into_iter().map(|row| Ok(row * 2)).collect()
-//! });
-//! assert_eq!(batcher.submit(Id([1; 32]), 4, 21).await.unwrap(), 42);
-//! # });
-//! ```
-//!
-//! # Who drives
-//!
-//! Where nothing is under way and there are two places, a write is carried by its caller: no task, no channel, nobody to wake
-//! up. Where the caller goes away meanwhile, a task takes over. One who stays and does not come to carry it keeps one place
-//! from the others, and never the last: what comes meanwhile is carried by tasks.
-//!
-//! Every other batch is a task of its own, spawned by whoever finds a free place and something waiting: a caller that hands
-//! in a write, or a batch that has ended. It could be carried by one of its callers too, and would have to be handed over
-//! whenever that one goes away; a task belongs to no client. Nothing is left running: a task ends with its batch.
+//! Each batch is a task of its own, spawned by whoever finds a free place and something waiting: a caller that hands
+//! in a write, or a batch that has ended. Nothing is left running: a task ends with its batch.
 //!
 //! The rules are in `queue.rs`, which knows no async; it and the tasks around it are tested on the schedules that
 //! `shuttle` makes up.
@@ -58,7 +37,7 @@ use onlyonce_core::record::Id;
 use tokio::sync::oneshot;
 
 use self::queue::Queue;
-use self::sync::{Mutex, lock, now, spawn, spawn_or_drop, yield_now};
+use self::sync::{Mutex, lock, now, spawn, yield_now};
 use crate::{Error, ErrorKind};
 
 /// How much goes together.
@@ -111,10 +90,6 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     ///
     /// Outside a tokio runtime.
     pub(crate) async fn submit(&self, id: Id, bytes: usize, item: T) -> Result<R, Error> {
-        let goes_alone = lock(&self.shared.queue).go_alone(id);
-        if goes_alone {
-            return Alone::new(&self.shared, id, item).await;
-        }
         self.hand_in(item, |queue, waiting| queue.push(id, bytes, waiting)).await
     }
 
@@ -137,45 +112,76 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         push: impl FnOnce(&mut Queue<Waiting<T, R>>, Waiting<T, R>),
     ) -> Result<R, Error> {
         let (caller, answer) = oneshot::channel();
-        self.shared.hand_in(|queue| push(queue, Waiting { item, caller }));
+        self.shared.change(|queue| push(queue, Waiting { item, caller }));
         answer.await.unwrap_or_else(|_| Err(unanswered("the batch was dropped while it was under way")))
     }
 }
 
 impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
-    fn hand_in(self: &Arc<Self>, push: impl FnOnce(&mut Queue<Waiting<T, R>>)) {
-        let batches = {
-            let mut queue = lock(&self.queue);
-            push(&mut queue);
-            queue.take_all()
-        };
-        self.launch(batches);
-    }
-
-    /// A batch has ended: its ids and its place are free. What waited for them goes now.
+    /// Changes the queue, and starts every batch that there is a place for now.
     ///
-    /// Freeing and taking happen under one lock, and so do handing in and taking: whatever waits while a place is free
-    /// is seen by one of the two.
-    fn land(self: &Arc<Self>, ids: &[Id]) {
+    /// Both happen under one lock, whether something is handed in or a place becomes free: whatever waits while a place is
+    /// free is seen by one of the two.
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut Queue<Waiting<T, R>>)) {
         let batches = {
             let mut queue = lock(&self.queue);
-            queue.end(ids);
+            change(&mut queue);
             queue.take_all()
         };
-        self.launch(batches);
-    }
-
-    fn launch(self: &Arc<Self>, batches: Vec<queue::Batch<Waiting<T, R>>>) {
         for batch in batches {
             let (items, callers) =
                 batch.loads.into_iter().map(|Waiting { item, caller }| (item, caller)).unzip();
-            spawn(Flight::new(self, batch.ids).fly(items, callers));
+            let under_way = UnderWay { shared: self.clone(), ids: batch.ids, has_ended: false };
+            spawn(under_way.run(items, callers));
+        }
+    }
+}
+
+/// A batch under way.
+struct UnderWay<T: Send + 'static, R: Send + 'static> {
+    shared: Arc<Shared<T, R>>,
+    ids: Vec<Id>,
+    has_ended: bool,
+}
+
+impl<T: Send + 'static, R: Send + 'static> UnderWay<T, R> {
+    async fn run(mut self, items: Vec<T>, callers: Vec<oneshot::Sender<Result<R, Error>>>) {
+        // Of writes: how many share a commit.
+        if !self.ids.is_empty() {
+            metrics::histogram!("onlyonce_batch_size").record(u32::try_from(items.len()).unwrap_or(u32::MAX));
+        }
+        let (rows, sent_at) = (self.ids.len(), now());
+        let answers = Flushing::new(&self.shared, items).await;
+        let ends_first = lock(&self.shared.queue).answered(rows, sent_at, now());
+        if ends_first {
+            self.end();
+        }
+        for (caller, answer) in callers.into_iter().zip(answers) {
+            // A caller that went away does not want its answer.
+            let _ = caller.send(answer);
+        }
+        if !ends_first {
+            yield_now().await;
+            self.end();
         }
     }
 
-    fn flush(&self, items: Vec<T>) -> Flushing<R> {
-        let rows = items.len();
-        Flushing { rows, flush: catch_unwind(AssertUnwindSafe(|| (self.flush)(items))).ok() }
+    /// Its ids and its place are free, and what waited for them goes now.
+    fn end(&mut self) {
+        self.has_ended = true;
+        self.shared.change(|queue| queue.end(&self.ids));
+    }
+}
+
+impl<T: Send + 'static, R: Send + 'static> Drop for UnderWay<T, R> {
+    /// Dropped under way, as a runtime does when it shuts down: its callers find their channel closed. Where it was
+    /// the last batch, nobody is left to carry what waits: that is answered the same way, and the queue is as new.
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let abandoned = lock(&self.shared.queue).abandon(&self.ids);
+        drop(abandoned);
     }
 }
 
@@ -183,6 +189,13 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
 struct Flushing<R> {
     rows: usize,
     flush: Option<Pin<Box<dyn Future<Output = Answers<R>> + Send>>>,
+}
+
+impl<R> Flushing<R> {
+    fn new<T>(shared: &Shared<T, R>, items: Vec<T>) -> Self {
+        let rows = items.len();
+        Self { rows, flush: catch_unwind(AssertUnwindSafe(|| (shared.flush)(items))).ok() }
+    }
 }
 
 impl<R> Future for Flushing<R> {
@@ -199,100 +212,6 @@ impl<R> Future for Flushing<R> {
             Ok(Poll::Ready(_)) => all_unanswered("the flush did not answer each of its rows"),
             Err(_) => all_unanswered("the flush panicked"),
         }
-    }
-}
-
-/// A write that its caller carries. Dropped before its end, it is carried on by a task.
-struct Alone<T: Send + 'static, R: Send + 'static> {
-    /// None once it has landed, or was handed over.
-    under_way: Option<(Flight<T, R>, Flushing<R>)>,
-}
-
-impl<T: Send + 'static, R: Send + 'static> Alone<T, R> {
-    fn new(shared: &Arc<Shared<T, R>>, id: Id, item: T) -> Self {
-        let flight = Flight::new(shared, vec![id]);
-        flight.tell_size(1);
-        Self { under_way: Some((flight, shared.flush(vec![item]))) }
-    }
-}
-
-impl<T: Send + 'static, R: Send + 'static> Future for Alone<T, R> {
-    type Output = Result<R, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some((_, flushing)) = &mut self.under_way else { return Poll::Pending };
-        let Poll::Ready(mut answers) = Pin::new(flushing).poll(context) else { return Poll::Pending };
-        if let Some((mut flight, _)) = self.under_way.take() {
-            flight.land();
-        }
-        Poll::Ready(answers.pop().unwrap_or_else(|| Err(unanswered("the flush did not answer"))))
-    }
-}
-
-impl<T: Send + 'static, R: Send + 'static> Drop for Alone<T, R> {
-    fn drop(&mut self) {
-        let Some((mut flight, flushing)) = self.under_way.take() else { return };
-        spawn_or_drop(async move {
-            flushing.await;
-            flight.land();
-        });
-    }
-}
-
-/// A batch under way.
-struct Flight<T: Send + 'static, R: Send + 'static> {
-    shared: Arc<Shared<T, R>>,
-    ids: Vec<Id>,
-    is_under_way: bool,
-}
-
-impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
-    fn new(shared: &Arc<Shared<T, R>>, ids: Vec<Id>) -> Self {
-        Self { shared: shared.clone(), ids, is_under_way: true }
-    }
-
-    /// Of writes: how many share a commit.
-    fn tell_size(&self, rows: usize) {
-        if !self.ids.is_empty() {
-            metrics::histogram!("onlyonce_batch_size").record(u32::try_from(rows).unwrap_or(u32::MAX));
-        }
-    }
-
-    async fn fly(mut self, items: Vec<T>, callers: Vec<oneshot::Sender<Result<R, Error>>>) {
-        self.tell_size(items.len());
-        let sent_at = now();
-        let answers = self.shared.flush(items).await;
-        let goes_on = lock(&self.shared.queue).answered(self.ids.len(), sent_at, now());
-        if goes_on {
-            self.land();
-        }
-        for (caller, answer) in callers.into_iter().zip(answers) {
-            // A caller that went away does not want its answer.
-            let _ = caller.send(answer);
-        }
-        if self.is_under_way {
-            // Many of those that were told have their next write ready at once: a handler that was waited for, and is
-            // done. They come along in the next batch, if it lets them have their turn.
-            yield_now().await;
-            self.land();
-        }
-    }
-
-    fn land(&mut self) {
-        self.is_under_way = false;
-        self.shared.land(&self.ids);
-    }
-}
-
-impl<T: Send + 'static, R: Send + 'static> Drop for Flight<T, R> {
-    /// Dropped under way, as a runtime does when it shuts down: its callers find their channel closed. Where it was
-    /// the last batch, nobody is left to carry what waits: that is answered the same way, and the queue is as new.
-    fn drop(&mut self) {
-        if !self.is_under_way {
-            return;
-        }
-        let abandoned = lock(&self.shared.queue).abandon(&self.ids);
-        drop(abandoned);
     }
 }
 

@@ -2,10 +2,6 @@
 //! lock and tasks that shuttle schedules, and a clock that says what shuttle likes; otherwise those of the standard library
 //! and of tokio.
 
-#[cfg(test)]
-use std::sync::LazyLock;
-#[cfg(test)]
-use std::time::Duration;
 use std::time::Instant;
 
 #[cfg(not(test))]
@@ -17,17 +13,6 @@ pub(super) use shuttle::sync::{Mutex, MutexGuard};
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nothing panics while it holds the queue")
 }
-
-/// Where there is no runtime any more, the task is dropped.
-#[cfg(not(test))]
-pub(super) fn spawn_or_drop(task: impl Future<Output = ()> + Send + 'static) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(task);
-    }
-}
-
-#[cfg(test)]
-pub(super) use spawn as spawn_or_drop;
 
 #[cfg(not(test))]
 pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
@@ -53,7 +38,7 @@ pub(super) fn now() -> Instant {
 /// About as late as it may be or not be for a batch to be called prompt.
 #[cfg(test)]
 pub(super) fn now() -> Instant {
-    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+    static BEGINNING: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     let millis = shuttle::rand::Rng::gen_range(&mut shuttle::rand::thread_rng(), 0..3);
-    *BEGINNING + Duration::from_millis(millis)
+    *BEGINNING + std::time::Duration::from_millis(millis)
 }

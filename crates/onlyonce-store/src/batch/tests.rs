@@ -1,10 +1,9 @@
 //! The batcher on schedules that `shuttle` makes up: it stops a test in which every task waits, so a lost wake-up
-//! fails as a deadlock. In these tests the lock and the tasks are shuttle's; with tokio's they are in `tests/it`.
+//! fails as a deadlock. In these tests the lock and the tasks are shuttle's; with tokio's they are in `tests/it/postgres`.
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use shuttle::scheduler::DfsScheduler;
 use shuttle::sync::Mutex;
@@ -213,60 +212,7 @@ fn a_caller_that_goes_away_strands_nobody() {
     );
 }
 
-/// How much goes beside a batch of ten, once batches have taken so long for a while: twice as many wait, one by one.
-fn beside_ten_after(spans: &[Duration]) -> usize {
-    let mut queue = Queue::new(Limits { rows_max: 100, bytes_max: usize::MAX, in_flight_max: 2 });
-    let mut now = Instant::now();
-    for span in spans {
-        now += *span;
-        queue.answered(10, now - *span, now);
-    }
-    let mut push = |number: u8| {
-        queue.push(Id([number; 32]), 1, number);
-        queue.take_all().iter().map(|batch| batch.ids.len()).sum::<usize>()
-    };
-    assert_eq!((push(100), push(101)), (1, 1), "two lone writes, beside which nothing goes");
-    assert_eq!((0..10).map(&mut push).sum::<usize>(), 0);
-    queue.end(&[Id([100; 32])]);
-    queue.end(&[Id([101; 32])]);
-    assert_eq!(queue.take_all()[0].ids.len(), 10);
-    let mut push = |number: u8| {
-        queue.push(Id([number; 32]), 1, number);
-        queue.take_all().iter().map(|batch| batch.ids.len()).sum::<usize>()
-    };
-    (10..30).map(&mut push).find(|rows| *rows > 0).expect("twice as many always go")
-}
-
-const PROMPT: Duration = Duration::from_micros(500);
-const SLOW: Duration = Duration::from_millis(5);
-
-/// E07: on a slow disk as many as possible share the next.
-#[test]
-fn as_large_a_batch_goes_beside_another_only_while_batches_are_prompt() {
-    assert_eq!(beside_ten_after(&[]), 20, "nothing is known yet");
-    assert_eq!(beside_ten_after(&[PROMPT; 30]), 10);
-    assert_eq!(beside_ten_after(&[SLOW; 30]), 20);
-    assert_eq!(beside_ten_after(&[[PROMPT; 30], [SLOW; 30]].concat()), 20, "it has become slow");
-    assert_eq!(beside_ten_after(&[[SLOW; 30], [PROMPT; 30]].concat()), 10, "and is prompt again");
-    assert_eq!(beside_ten_after(&[&[PROMPT; 30][..], &[SLOW]].concat()), 10, "one that was late is no pace");
-}
-
-/// What waits behind another on the same connection is not slow for that.
-#[test]
-fn a_batch_is_prompt_by_its_own_time() {
-    let mut queue = Queue::<u8>::new(Limits { rows_max: 100, bytes_max: usize::MAX, in_flight_max: 2 });
-    for number in 0..8 {
-        queue.push_free(1, number);
-    }
-    let sent = Instant::now();
-    let first = sent + Duration::from_millis(1);
-    let second = first + Duration::from_millis(1);
-    assert!(queue.answered(10, sent, first));
-    assert!(queue.answered(10, sent, second), "it took a millisecond, and waited for another");
-    assert!(!queue.answered(10, second, second + SLOW));
-}
-
-/// E07: whatever the pace, and whoever comes when: what goes beside a batch is as large, and nothing is left behind.
+/// E07: whoever comes when: what goes beside a batch is as large, and nothing is left behind.
 #[test]
 fn beside_a_batch_goes_what_is_large_enough_on_random_schedules() {
     const LIMITS: Limits = Limits { rows_max: 5, bytes_max: usize::MAX, in_flight_max: 2 };
@@ -277,7 +223,9 @@ fn beside_a_batch_goes_what_is_large_enough_on_random_schedules() {
             let writers: Vec<_> = (0..4_u8)
                 .map(|writer| {
                     let shared = shared.clone();
-                    thread::spawn(move || (0..4).for_each(|write| pace(&shared, writer * 4 + write, LIMITS)))
+                    thread::spawn(move || {
+                        (0..4).for_each(|write| write_and_carry(&shared, writer * 4 + write, LIMITS));
+                    })
                 })
                 .collect();
             for writer in writers {
@@ -290,8 +238,8 @@ fn beside_a_batch_goes_what_is_large_enough_on_random_schedules() {
     );
 }
 
-/// Hands in a write and carries whatever batches it is given, each at the pace that shuttle likes.
-fn pace(shared: &Mutex<(Queue<u8>, Vec<usize>)>, number: u8, limits: Limits) {
+/// Hands in a write and carries whatever batches it is given.
+fn write_and_carry(shared: &Mutex<(Queue<u8>, Vec<usize>)>, number: u8, limits: Limits) {
     let take = |queue: &mut Queue<u8>, under_way: &mut Vec<usize>| {
         let batches = queue.take_all();
         for batch in &batches {
@@ -317,6 +265,63 @@ fn pace(shared: &Mutex<(Queue<u8>, Vec<usize>)>, number: u8, limits: Limits) {
         let place = under_way.iter().position(|rows| *rows == batch.ids.len()).unwrap();
         under_way.remove(place);
         batches.extend(take(queue, under_way));
+    }
+}
+
+/// Each answer is its own row's: rows from 900 on are bad.
+fn judged(row: u32) -> Result<u32, Error> {
+    match row {
+        0..900 => Ok(row),
+        _ => Err(Error::new(ErrorKind::Other, format!("row {row} is bad"))),
+    }
+}
+
+/// E07
+#[test]
+fn one_bad_row_fails_alone() {
+    shuttle::check_random(
+        || {
+            let batcher = Batcher::new(LIMITS, async |rows: Vec<u32>| rows.into_iter().map(judged).collect());
+            let callers = [1, 2, 999, 3].map(|row: u32| {
+                let batcher = batcher.clone();
+                let id = Id([u8::try_from(row % 251).unwrap(); 32]);
+                thread::spawn(move || future::block_on(batcher.submit(id, 1, row)))
+            });
+            let answers = callers.map(|caller| caller.join().unwrap());
+            assert_eq!(answers.iter().flatten().collect::<Vec<_>>(), [&1, &2, &3]);
+            assert_eq!(answers[2].as_ref().unwrap_err().to_string(), "row 999 is bad");
+        },
+        ITERATIONS,
+    );
+}
+
+/// X05: whether it was written is not known, and nobody hangs.
+#[test]
+fn a_flush_that_panics_or_answers_too_few_answers_unavailable_and_the_next_one_goes() {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Fails {
+        AtOnce,
+        Later,
+        Silent,
+    }
+    for fails in [Fails::AtOnce, Fails::Later, Fails::Silent] {
+        let case = move || {
+            let batcher = Batcher::new(LIMITS, move |rows: Vec<u32>| {
+                let is_bad = rows[0] == 1;
+                assert!(!(is_bad && fails == Fails::AtOnce), "at once");
+                async move {
+                    yield_now().await;
+                    assert!(!(is_bad && fails == Fails::Later), "later");
+                    if is_bad { Vec::new() } else { rows.into_iter().map(Ok).collect() }
+                }
+            });
+            future::block_on(async {
+                let error = batcher.submit(Id([1; 32]), 1, 1).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unavailable);
+                assert_eq!(batcher.submit(Id([1; 32]), 1, 2).await.unwrap(), 2);
+            });
+        };
+        shuttle::check_random(case, 100);
     }
 }
 

@@ -178,6 +178,10 @@ fn judge(code: &SqlState, database: &Database) -> (ErrorKind, Left, String) {
             Left::Nothing,
             format!("schema \"{schema}\" lacks a migration; run \"onlyonce migrate\" as its owner"),
         ),
+        "22021" | "22P05" => {
+            (Other, Left::Nothing, "leave out what the server cannot hold as text, such as NUL".to_owned())
+        }
+        "23514" => (Other, Left::Nothing, "see what docs/engines.md asks of a message".to_owned()),
         "XX001" | "XX002" => {
             (Corrupt, Left::Nothing, "the database is damaged; restore it from a backup".to_owned())
         }

@@ -23,7 +23,9 @@ pub(super) async fn list(pool: &Pool, query: &Query) -> Result<Page, Error> {
         match (query.order, row::seen(&row)) {
             (_, Ok(seen)) => records.push((row::id(&row)?, seen)),
             (Order::Any, Err(error)) => return Err(error),
-            (Order::Due | Order::UnknownSince, Err(_)) => {}
+            (Order::Due | Order::UnknownSince, Err(error)) => {
+                tracing::warn!("left out of a listing: {error}");
+            }
         }
     }
     Ok(Page { records, next })

@@ -189,11 +189,9 @@ fn verb(swap: &Swap) -> Verb {
 }
 
 async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<Row>, Failure> {
-    let values = Values::of(swap);
+    let (verb, values) = (verb(swap), Values::of(swap));
     let parameters = values.parameters().map(|value| value.0);
-    // The last is the expected revision.
-    let count = if swap.expected.is_none() { parameters.len() - 1 } else { parameters.len() };
-    pool.write(Asked::Statement(verb(swap), &parameters[..count])).await
+    pool.write(Asked::Statement(verb, &parameters[..verb.parameters().len()])).await
 }
 
 /// In the order of ids: rows are locked in that order.
