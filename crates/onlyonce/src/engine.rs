@@ -19,9 +19,8 @@ use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{Draft, Handle, Id, Record, Revision, Seen, Token};
 use onlyonce_core::refusal::Refusal;
-use onlyonce_store::timers::Timers;
 use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, failpoint};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::breaker::Breaker;
 use crate::cache::Cache;
@@ -48,7 +47,6 @@ pub struct Engine {
     /// Apart, since a store that can be read may take no writes: a look that is answered says nothing about them.
     looks: Breaker,
     writes: Breaker,
-    timers: Timers,
     pub(crate) cache: Cache,
     pub(crate) trust: Trust,
     flights: Flights,
@@ -110,7 +108,6 @@ impl Engine {
             store,
             looks: Breaker::default(),
             writes: Breaker::default(),
-            timers: Timers::default(),
             cache: Cache::new(),
             trust: Trust::none(),
             flights: Flights::new(),
@@ -344,11 +341,11 @@ impl Engine {
         }
         let left = store_timeout.saturating_sub(asked_at.elapsed());
         // Apart: hardly anybody has need of the room for it.
-        let tried = Box::pin(self.timers.within(left, async || {
+        let tried = Box::pin(timeout(left, async {
             sleep(PAUSE).await;
             self.try_finish(ending, Instant::now()).await
         }));
-        if let Some(finished) = tried.await {
+        if let Ok(finished) = tried.await {
             return finished;
         }
         let engine = self.clone();
@@ -356,8 +353,8 @@ impl Engine {
             // Duplicates here find it in the air until the truth is written, or the lease decides.
             let asked_at = Instant::now();
             let left = lease.deadline.saturating_duration_since(asked_at);
-            let tried = || engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
-            if engine.timers.within(left, tried).await.is_none() {
+            let tried = engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
+            if timeout(left, tried).await.is_err() {
                 tracing::error!(record = %lease.handle.id, "the outcome could not be written before the deadline; it will be unknown");
             }
         });
@@ -471,7 +468,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Unavailable, message).having_written_nothing());
         }
         let asked_at = Instant::now();
-        let answered = self.timers.within(store_timeout, || call).await.unwrap_or_else(|| {
+        let answered = timeout(store_timeout, call).await.unwrap_or_else(|_| {
             let message = format!("the store did not answer within {} ms", store_timeout.as_millis());
             Err(Error::new(ErrorKind::Unavailable, message))
         });
