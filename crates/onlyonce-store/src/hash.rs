@@ -4,15 +4,24 @@
 //! which bytes count can search for keys that all fall into one place of the table. So they are multiplied with two
 //! numbers drawn when the table is made, and both halves of the product count.
 
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+/// Hashes ids with two numbers of its own: `HashMap<Id, _, ById>`.
 #[derive(Clone)]
-pub(crate) struct ById([u64; 2]);
+pub struct ById([u64; 2]);
 
 impl Default for ById {
     fn default() -> Self {
         let random = RandomState::new();
         Self([random.hash_one(0_u8), random.hash_one(1_u8)])
+    }
+}
+
+impl fmt::Debug for ById {
+    /// Without its numbers: they are the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ById")
     }
 }
 
@@ -24,7 +33,8 @@ impl BuildHasher for ById {
     }
 }
 
-pub(crate) struct IdHasher {
+/// See [`ById`].
+pub struct IdHasher {
     drawn: [u64; 2],
     hash: u64,
 }

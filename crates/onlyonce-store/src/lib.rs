@@ -20,7 +20,8 @@ pub mod codec;
 pub mod conformance;
 mod error;
 pub mod failpoint;
-mod hash;
+#[doc(hidden)]
+pub mod hash;
 pub mod memory;
 pub mod outbox;
 #[cfg(feature = "postgres")]

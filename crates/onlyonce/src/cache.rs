@@ -4,11 +4,11 @@
 //! its expiry, nor after an operator had it changed (`epoch.rs`). Losing the cache, or never filling it, changes no
 //! decision.
 
-use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::time::Duration;
 
 use onlyonce_core::machine;
-use onlyonce_core::record::{Id, Record, Seen};
+use onlyonce_core::record::{Id, Seen};
+use onlyonce_store::hash::ById;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache as Entries;
 use quick_cache::sync::DefaultLifecycle;
@@ -24,11 +24,17 @@ pub(crate) struct Cache(Entries<Id, Cached, Weight, ById>);
 
 #[derive(Clone, Debug)]
 struct Cached {
-    record: Arc<Record>,
-    /// When the look began that it came from.
+    seen: Seen,
+    /// When this node asked for it.
     asked_at: Instant,
-    /// By this node's monotonic clock, counted from before the look: never later than by the store's.
-    until: Instant,
+}
+
+/// A copy of a completed record.
+pub(crate) struct Copied {
+    /// What the store showed, with its clock as this node reckons it now.
+    pub(crate) seen: Seen,
+    /// When this node asked for it.
+    pub(crate) asked_at: Instant,
 }
 
 impl Cache {
@@ -37,18 +43,19 @@ impl Cache {
         Self(Entries::with(items, BYTES_MAX, Weight, ById::default(), DefaultLifecycle::default()))
     }
 
-    /// Keeps what may be replayed. `asked_at` is when the look began that `seen` came from.
+    /// Keeps what may be replayed. `asked_at` is when this node asked for it.
     pub(crate) fn keep(&self, id: Id, seen: &Seen, asked_at: Instant) {
-        let Some((_, expires_at)) = machine::stored(&seen.record) else { return };
-        let Some(until) = asked_at.checked_add(expires_at.since(seen.now)) else { return };
-        self.0.insert(id, Cached { record: seen.record.clone(), asked_at, until });
+        if machine::is_replayable(seen) {
+            self.0.insert(id, Cached { seen: seen.clone(), asked_at });
+        }
     }
 
-    /// A completed record that has not expired, and when the look began that it came from.
-    pub(crate) fn find(&self, id: &Id, now: Instant) -> Option<(Arc<Record>, Instant)> {
-        let cached = self.0.get(id)?;
-        if now < cached.until {
-            return Some((cached.record, cached.asked_at));
+    /// The copy of a record that may still be replayed.
+    pub(crate) fn find(&self, id: &Id, now: Instant) -> Option<Copied> {
+        let Cached { seen, asked_at } = self.0.get(id)?;
+        let seen = reckoned(seen, asked_at, now);
+        if machine::is_replayable(&seen) {
+            return Some(Copied { seen, asked_at });
         }
         self.0.remove(id);
         None
@@ -65,28 +72,15 @@ struct Weight;
 
 impl Weighter<Id, Cached> for Weight {
     fn weight(&self, _id: &Id, cached: &Cached) -> u64 {
-        let body = machine::stored(&cached.record).map_or(0, |(response, _)| response.body.len() as u64);
+        let body = machine::stored(&cached.seen.record).map_or(0, |(response, _)| response.body.len() as u64);
         RECORD_BYTES + body
     }
 }
 
-pub(crate) type ById = BuildHasherDefault<IdHasher>;
-
-/// An id is a digest already: eight of its bytes are as good as any hash of it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        let mut first = [0; 8];
-        let length = bytes.len().min(8);
-        first[..length].copy_from_slice(&bytes[..length]);
-        self.0 ^= u64::from_le_bytes(first);
-    }
-
-    fn write_usize(&mut self, _length: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+/// What the store showed when it was asked at `asked_at`, with its clock as this node reckons it at `now`: counted from
+/// before the question, it is never behind the store's own.
+pub(crate) fn reckoned(seen: Seen, asked_at: Instant, now: Instant) -> Seen {
+    // One more microsecond, which is what the store's clock may be past the moment it shows.
+    let passed = now.saturating_duration_since(asked_at) + Duration::from_micros(1);
+    Seen { now: seen.now.plus(passed), ..seen }
 }

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce_core::machine::{self, Decision, Finish, Renewal, Request};
+use onlyonce_core::machine::{self, Decision, Finish, FromCopy, Renewal, Request};
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{Draft, Handle, Id, Record, Revision, Seen, Token};
@@ -23,10 +23,10 @@ use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, failpoint};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::breaker::Breaker;
-use crate::cache::Cache;
+use crate::cache::{Cache, reckoned};
 use crate::counts::{self, Operation, Times};
 use crate::epoch::Trust;
-use crate::flight::{Boarding, Flight, Flights, Leg, Pilot, carried_on};
+use crate::flight::{Boarding, Flight, Flights, Leg, Pilot};
 use crate::health::Trouble;
 use crate::lease::Lease;
 use crate::task::Tasks;
@@ -142,8 +142,8 @@ impl Engine {
         asked_at: Instant,
     ) -> Result<Begun, Error> {
         let asked_at = self.learn_epoch(asked_at);
-        if let Some(record) = self.cached(id, asked_at) {
-            return Ok(answered_from(&record, request));
+        if let Some(begun) = self.answer_from_cache(id, request, asked_at) {
+            return Ok(begun);
         }
         match self.flights.board(id) {
             Boarding::Pilot(pilot) => self.take_off(id, request, pilot, asked_at).await,
@@ -162,22 +162,22 @@ impl Engine {
         match flight.answered().await {
             // A record that was forgotten while it ran is free again, also on the node where it ran.
             Leg::Running(_, at) if self.was_raised_since(at) => self.look_and_begin(id, request).await,
-            Leg::Running(seen, at) => match machine::decide(Some(&carried_on(&seen, at)), request) {
-                Decision::Refuse(refusal) => Ok(Begun::Refuse(refusal, Some(seen.revision))),
-                // What this node knows is too old to run or replay by.
-                Decision::Begin(_) | Decision::Settle(_) | Decision::Replay => {
-                    self.look_and_begin(id, request).await
-                }
+            Leg::Running(seen, at) => match answer_from_copy(reckoned(seen, at, Instant::now()), request) {
+                Some(begun) => Ok(begun),
+                None => self.look_and_begin(id, request).await,
             },
             Leg::Failed(refusal) => Ok(Begun::Refuse(refusal, None)),
             Leg::Landed | Leg::Asking => self.look_and_begin(id, request).await,
         }
     }
 
-    /// A copy of a completed record that may be used.
-    fn cached(self: &Arc<Self>, id: &Id, now: Instant) -> Option<Arc<Record>> {
-        let (record, asked_at) = self.cache.find(id, now)?;
-        self.may_trust(asked_at, now).then_some(record)
+    /// The answer of a copy of a completed record, where there is one that may be used.
+    fn answer_from_cache(self: &Arc<Self>, id: &Id, request: &Request<'_>, now: Instant) -> Option<Begun> {
+        let copied = self.cache.find(id, now)?;
+        if !self.may_trust(copied.asked_at, now) {
+            return None;
+        }
+        answer_from_copy(copied.seen, request)
     }
 
     /// The first request with this key on this node. Where the flight before has landed since the look into the cache, the
@@ -202,8 +202,8 @@ impl Engine {
     /// A request that found another in the air, and found it landed or out of date.
     async fn look_and_begin(self: &Arc<Self>, id: &Id, request: &Request<'_>) -> Result<Begun, Error> {
         let asked_at = Instant::now();
-        if let Some(record) = self.cached(id, asked_at) {
-            return Ok(answered_from(&record, request));
+        if let Some(begun) = self.answer_from_cache(id, request, asked_at) {
+            return Ok(begun);
         }
         let pilot = match self.flights.board(id) {
             Boarding::Pilot(pilot) => Some(pilot),
@@ -488,12 +488,13 @@ fn not_written(ending: &Ending<'_>, error: &Error) {
     tracing::warn!(record = %ending.handle.id, error = %chain(error), "the outcome is not written yet");
 }
 
-/// A completed record answers without the store: it does not change while it is kept.
-fn answered_from(record: &Arc<Record>, request: &Request<'_>) -> Begun {
-    if request.fingerprint.matches(&record.fingerprint) {
-        return Begun::Replay(record.clone());
+/// What a copy of a record answers without the store; none where the store must be asked.
+fn answer_from_copy(copy: Seen, request: &Request<'_>) -> Option<Begun> {
+    match machine::answer_from_copy(&copy, request) {
+        FromCopy::Replay => Some(Begun::Replay(copy.record)),
+        FromCopy::Refuse(refusal) => Some(Begun::Refuse(refusal, Some(copy.revision))),
+        FromCopy::AskStore => None,
     }
-    Begun::Refuse(Refusal::KeyReused { other_endpoint: request.route != record.route.as_ref() }, None)
 }
 
 /// What a client is told while the store does not answer.
