@@ -433,6 +433,7 @@ impl Engine {
         self.guarded(Operation::Load, store_timeout, self.store.load(*id)).await
     }
 
+    /// Writes `next` where the record is still at the revision that is expected.
     pub(crate) async fn swap(
         &self,
         id: &Id,
@@ -440,10 +441,15 @@ impl Engine {
         next: Box<Draft>,
         store_timeout: Duration,
     ) -> Result<Swapped, Error> {
-        let change = Change { expected, revision: Revision(rand::random()), next, messages: Vec::new() };
+        let revision = Revision(rand::random());
+        let change = Change { expected, revision, next, messages: Vec::new() };
         let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(*id, change)).await;
         self.trouble.heard(swapped.as_ref().err().filter(|error| error.kind() != ErrorKind::Busy));
-        let swapped = swapped?;
+        let swapped = match swapped? {
+            // Sent twice, by a client library that lost the first answer. The revision is random: it is our own write.
+            Swapped::Lost(Some(seen)) if seen.revision == revision => Swapped::Applied(seen),
+            swapped => swapped,
+        };
         if matches!(&swapped, Swapped::Applied(seen) if machine::is_unknown(&seen.record)) {
             counts::unknown_opened();
         }
