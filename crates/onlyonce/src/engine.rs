@@ -14,20 +14,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce_core::machine::{self, Decision, Finish, Renewal, Request};
+use onlyonce_core::machine::{self, Decision, Finish, FromCopy, Renewal, Request};
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{Draft, Handle, Id, Record, Revision, Seen, Token};
 use onlyonce_core::refusal::Refusal;
-use onlyonce_store::timers::Timers;
 use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, failpoint};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::breaker::Breaker;
-use crate::cache::Cache;
+use crate::cache::{Cache, reckoned};
 use crate::counts::{self, Operation, Times};
 use crate::epoch::Trust;
-use crate::flight::{Boarding, Flight, Flights, Leg, Pilot, carried_on};
+use crate::flight::{Boarding, Flight, Flights, Leg, Pilot};
 use crate::health::Trouble;
 use crate::lease::Lease;
 use crate::task::Tasks;
@@ -48,7 +47,6 @@ pub struct Engine {
     /// Apart, since a store that can be read may take no writes: a look that is answered says nothing about them.
     looks: Breaker,
     writes: Breaker,
-    timers: Timers,
     pub(crate) cache: Cache,
     pub(crate) trust: Trust,
     flights: Flights,
@@ -110,7 +108,6 @@ impl Engine {
             store,
             looks: Breaker::default(),
             writes: Breaker::default(),
-            timers: Timers::default(),
             cache: Cache::new(),
             trust: Trust::none(),
             flights: Flights::new(),
@@ -145,8 +142,8 @@ impl Engine {
         asked_at: Instant,
     ) -> Result<Begun, Error> {
         let asked_at = self.learn_epoch(asked_at);
-        if let Some(record) = self.cached(id, asked_at) {
-            return Ok(answered_from(&record, request));
+        if let Some(begun) = self.answer_from_cache(id, request, asked_at) {
+            return Ok(begun);
         }
         match self.flights.board(id) {
             Boarding::Pilot(pilot) => self.take_off(id, request, pilot, asked_at).await,
@@ -165,22 +162,22 @@ impl Engine {
         match flight.answered().await {
             // A record that was forgotten while it ran is free again, also on the node where it ran.
             Leg::Running(_, at) if self.was_raised_since(at) => self.look_and_begin(id, request).await,
-            Leg::Running(seen, at) => match machine::decide(Some(&carried_on(&seen, at)), request) {
-                Decision::Refuse(refusal) => Ok(Begun::Refuse(refusal, Some(seen.revision))),
-                // What this node knows is too old to run or replay by.
-                Decision::Begin(_) | Decision::Settle(_) | Decision::Replay => {
-                    self.look_and_begin(id, request).await
-                }
+            Leg::Running(seen, at) => match answer_from_copy(reckoned(seen, at, Instant::now()), request) {
+                Some(begun) => Ok(begun),
+                None => self.look_and_begin(id, request).await,
             },
             Leg::Failed(refusal) => Ok(Begun::Refuse(refusal, None)),
             Leg::Landed | Leg::Asking => self.look_and_begin(id, request).await,
         }
     }
 
-    /// A copy of a completed record that may be used.
-    fn cached(self: &Arc<Self>, id: &Id, now: Instant) -> Option<Arc<Record>> {
-        let (record, asked_at) = self.cache.find(id, now)?;
-        self.may_trust(asked_at, now).then_some(record)
+    /// The answer of a copy of a completed record, where there is one that may be used.
+    fn answer_from_cache(self: &Arc<Self>, id: &Id, request: &Request<'_>, now: Instant) -> Option<Begun> {
+        let copied = self.cache.find(id, now)?;
+        if !self.may_trust(copied.asked_at, now) {
+            return None;
+        }
+        answer_from_copy(copied.seen, request)
     }
 
     /// The first request with this key on this node. Where the flight before has landed since the look into the cache, the
@@ -205,8 +202,8 @@ impl Engine {
     /// A request that found another in the air, and found it landed or out of date.
     async fn look_and_begin(self: &Arc<Self>, id: &Id, request: &Request<'_>) -> Result<Begun, Error> {
         let asked_at = Instant::now();
-        if let Some(record) = self.cached(id, asked_at) {
-            return Ok(answered_from(&record, request));
+        if let Some(begun) = self.answer_from_cache(id, request, asked_at) {
+            return Ok(begun);
         }
         let pilot = match self.flights.board(id) {
             Boarding::Pilot(pilot) => Some(pilot),
@@ -344,11 +341,11 @@ impl Engine {
         }
         let left = store_timeout.saturating_sub(asked_at.elapsed());
         // Apart: hardly anybody has need of the room for it.
-        let tried = Box::pin(self.timers.within(left, async || {
+        let tried = Box::pin(timeout(left, async {
             sleep(PAUSE).await;
             self.try_finish(ending, Instant::now()).await
         }));
-        if let Some(finished) = tried.await {
+        if let Ok(finished) = tried.await {
             return finished;
         }
         let engine = self.clone();
@@ -356,8 +353,8 @@ impl Engine {
             // Duplicates here find it in the air until the truth is written, or the lease decides.
             let asked_at = Instant::now();
             let left = lease.deadline.saturating_duration_since(asked_at);
-            let tried = || engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
-            if engine.timers.within(left, tried).await.is_none() {
+            let tried = engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
+            if timeout(left, tried).await.is_err() {
                 tracing::error!(record = %lease.handle.id, "the outcome could not be written before the deadline; it will be unknown");
             }
         });
@@ -436,6 +433,7 @@ impl Engine {
         self.guarded(Operation::Load, store_timeout, self.store.load(*id)).await
     }
 
+    /// Writes `next` where the record is still at the revision that is expected.
     pub(crate) async fn swap(
         &self,
         id: &Id,
@@ -443,10 +441,15 @@ impl Engine {
         next: Box<Draft>,
         store_timeout: Duration,
     ) -> Result<Swapped, Error> {
-        let change = Change { expected, revision: Revision(rand::random()), next, messages: Vec::new() };
+        let revision = Revision(rand::random());
+        let change = Change::new(expected, revision, next);
         let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(*id, change)).await;
         self.trouble.heard(swapped.as_ref().err().filter(|error| error.kind() != ErrorKind::Busy));
-        let swapped = swapped?;
+        let swapped = match swapped? {
+            // Sent twice, by a client library that lost the first answer. The revision is random: it is our own write.
+            Swapped::Lost(Some(seen)) if seen.revision == revision => Swapped::Applied(seen),
+            swapped => swapped,
+        };
         if matches!(&swapped, Swapped::Applied(seen) if machine::is_unknown(&seen.record)) {
             counts::unknown_opened();
         }
@@ -471,7 +474,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Unavailable, message).having_written_nothing());
         }
         let asked_at = Instant::now();
-        let answered = self.timers.within(store_timeout, || call).await.unwrap_or_else(|| {
+        let answered = timeout(store_timeout, call).await.unwrap_or_else(|_| {
             let message = format!("the store did not answer within {} ms", store_timeout.as_millis());
             Err(Error::new(ErrorKind::Unavailable, message))
         });
@@ -491,12 +494,13 @@ fn not_written(ending: &Ending<'_>, error: &Error) {
     tracing::warn!(record = %ending.handle.id, error = %chain(error), "the outcome is not written yet");
 }
 
-/// A completed record answers without the store: it does not change while it is kept.
-fn answered_from(record: &Arc<Record>, request: &Request<'_>) -> Begun {
-    if request.fingerprint.matches(&record.fingerprint) {
-        return Begun::Replay(record.clone());
+/// What a copy of a record answers without the store; none where the store must be asked.
+fn answer_from_copy(copy: Seen, request: &Request<'_>) -> Option<Begun> {
+    match machine::answer_from_copy(&copy, request) {
+        FromCopy::Replay => Some(Begun::Replay(copy.record)),
+        FromCopy::Refuse(refusal) => Some(Begun::Refuse(refusal, Some(copy.revision))),
+        FromCopy::AskStore => None,
     }
-    Begun::Refuse(Refusal::KeyReused { other_endpoint: request.route != record.route.as_ref() }, None)
 }
 
 /// What a client is told while the store does not answer.

@@ -12,16 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use onlyonce_core::record::{Id, Seen};
 use onlyonce_core::refusal::Refusal;
-use onlyonce_core::time::Timestamp;
+use onlyonce_store::hash::ById;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-
-use crate::cache::ById;
 
 /// Enough shards that two cores seldom meet at one.
 const SHARDS: usize = 64;
 
-/// Those in the air whose ids end alike. Each shard is counted on its own: on one count for all of them, every request of
+/// Those in the air whose ids begin alike. Each shard is counted on its own: on one count for all of them, every request of
 /// every core would wait.
 type Shard = Arc<Mutex<HashMap<Id, Arc<Flight>, ById>>>;
 
@@ -85,8 +83,8 @@ impl Flights {
     }
 
     fn shard(&self, id: &Id) -> &Shard {
-        // The hash of the map takes the first bytes; the shard takes the last.
-        &self.shards[usize::from(id.0[31]) % SHARDS]
+        // The hash of the table takes the last bytes; the shard takes the first.
+        &self.shards[usize::from(id.0[0]) % SHARDS]
     }
 }
 
@@ -129,12 +127,6 @@ impl Flight {
             Leg::Failed(_) | Leg::Landed => true,
         }
     }
-}
-
-/// What the store last showed, with its clock carried on by this node's: good enough to refuse by, never to run by.
-pub(crate) fn carried_on(seen: &Seen, at: Instant) -> Seen {
-    let now: Timestamp = seen.now.plus(at.elapsed());
-    Seen { now, ..seen.clone() }
 }
 
 /// Who flies. Dropping it lands the flight, whatever became of it, so no duplicate waits for nobody.

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use onlyonce_core::record::{Id, StateName};
-use onlyonce_store::{Error, Query};
+use onlyonce_core::machine;
+use onlyonce_core::record::{Id, Seen, StateName};
+use onlyonce_store::{Count, Error, Level, Query};
 use tokio::time::{Instant, timeout};
 
 use crate::engine::{Engine, chain};
@@ -84,8 +85,8 @@ impl Trouble {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Census {
     /// How many records there are in each state.
-    pub records: Vec<(StateName, u64)>,
-    /// How long ago the attempt began whose outcome has been unknown the longest, where there is one.
+    pub records: Vec<(StateName, Count)>,
+    /// For how long the outcome has been unknown that has been so the longest, where there is one.
     pub oldest_unknown: Option<Duration>,
 }
 
@@ -103,29 +104,24 @@ impl Engine {
         if let Some(error) = self.trouble.recent() {
             return Health::Failed { error };
         }
+        match timeout(patience, self.store().examine()).await {
+            Err(_) => return Health::Stalled { waited: patience },
+            Ok(Err(error)) => return Health::Failed { error: chain(&error) },
+            Ok(Ok(findings)) => {
+                if let Some(error) = findings.into_iter().find(|finding| finding.level == Level::Error) {
+                    return Health::Failed { error: format!("{}; {}", error.says, error.remedy) };
+                }
+            }
+        }
         if took < SLOW { Health::Well { took } } else { Health::Slow { took } }
     }
 
     /// Counts what is in the store.
     pub async fn census(&self) -> Result<Census, Error> {
         let records = self.store().count().await?;
-        let mut query = Query {
-            state: Some(StateName::Unknown),
-            scope: None,
-            only_due: false,
-            after: None,
-            limit: BATCH,
-        };
-        let mut oldest_unknown = None;
-        loop {
-            let page = self.store().scan(query.clone()).await?;
-            let ages = page.records.iter().map(|(_, seen)| seen.now.since(seen.record.began_at));
-            oldest_unknown = oldest_unknown.max(ages.max());
-            let Some(next) = page.next else { return Ok(Census { records, oldest_unknown }) };
-            query.after = Some(next);
-        }
+        let oldest = self.store().scan(Query::unknown_since(1)).await?;
+        let age = |seen: &Seen| machine::unknown_since(&seen.record).map(|since| seen.now.since(since));
+        let oldest_unknown = oldest.records.first().and_then(|(_, seen)| age(seen));
+        Ok(Census { records, oldest_unknown })
     }
 }
-
-/// How many unknown records are looked at in one go.
-const BATCH: usize = 200;

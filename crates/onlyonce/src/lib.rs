@@ -200,6 +200,8 @@ pub use onlyonce_core::dialect::{self, Dialect};
 pub use onlyonce_core::fingerprint;
 pub use onlyonce_core::key;
 pub use onlyonce_core::machine::Force;
+#[doc(hidden)]
+pub use onlyonce_core::percent;
 pub use onlyonce_core::policy::{self, Faults, Policy};
 pub use onlyonce_core::record::{Effects, Handle, Reason, StateName};
 pub use onlyonce_core::refusal;

@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use onlyonce_core::record::{Id, Revision};
+use onlyonce_store::hash::ById;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::cache::ById;
 use crate::engine::Engine;
 
 /// So many duplicates may wait at once on one node; more are refused as if they had not asked to.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::{
-    self, Admission, Backoff, Decision, Finish, Force, Renewal, Request, Ruled, Ruling, Standing,
+    self, Admission, Backoff, Decision, Finish, Force, FromCopy, Renewal, Request, Ruled, Ruling, Standing,
 };
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::{OnExpired, Policy};
@@ -665,8 +665,26 @@ fn not_run() -> Outcome {
 }
 
 fn decide(seen: Option<&Seen>, byte: u8, admission: Admission, policy: &Policy) -> String {
+    match asked(byte, admission, policy, |request| machine::decide(seen, request)) {
+        Decision::Begin(draft) => format!("begin {}", words(&draft)),
+        Decision::Settle(draft) => format!("settle {}", words(&draft)),
+        Decision::Replay => "replay".into(),
+        Decision::Refuse(refusal) => format!("refuse {}", refused(&refusal)),
+    }
+}
+
+fn answer_from_copy(copy: &Seen, byte: u8, policy: &Policy) -> String {
+    match asked(byte, Admission::Run, policy, |request| machine::answer_from_copy(copy, request)) {
+        FromCopy::Replay => "replay".into(),
+        FromCopy::Refuse(refusal) => format!("refuse {}", refused(&refusal)),
+        FromCopy::AskStore => "ask".into(),
+    }
+}
+
+/// Asks about a request with the fingerprint `byte`.
+fn asked<T>(byte: u8, admission: Admission, policy: &Policy, ask: impl FnOnce(&Request<'_>) -> T) -> T {
     let (scope, key) = (Scope::stored([7; 32], None), Key::stored("order-42"));
-    let request = Request {
+    ask(&Request {
         scope: &scope,
         key: &key,
         route: None,
@@ -674,13 +692,7 @@ fn decide(seen: Option<&Seen>, byte: u8, admission: Admission, policy: &Policy) 
         policy,
         token: FRESH,
         admission,
-    };
-    match machine::decide(seen, &request) {
-        Decision::Begin(draft) => format!("begin {}", words(&draft)),
-        Decision::Settle(draft) => format!("settle {}", words(&draft)),
-        Decision::Replay => "replay".into(),
-        Decision::Refuse(refusal) => format!("refuse {}", refused(&refusal)),
-    }
+    })
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the machine gives no other refusals")]
@@ -845,6 +857,47 @@ fn every_event_in_every_state_is_answered_as_the_table_says() {
 }
 
 /// U04: by the microsecond, and the same for everyone who asks: a request, the sweeper, a worker, and when it is due.
+/// X04, F06: from its copy a node replays and refuses as the record itself would, and otherwise asks the store.
+#[test]
+fn a_copy_answers_as_its_record_would_and_runs_nothing() {
+    for (name, same, other) in [
+        ("completed", "replay", "refuse key reused"),
+        ("completed bare", "refuse response not stored", "refuse key reused"),
+        ("completed expired", "ask", "ask"),
+        ("pending", "refuse in progress", "refuse key reused"),
+        ("running", "refuse in progress", "refuse key reused"),
+        ("running lapsed", "ask", "refuse key reused"),
+        ("running past its deadline", "ask", "refuse key reused"),
+        ("retryable", "ask", "refuse key reused"),
+        ("retryable expired", "ask", "ask"),
+        ("retryable in doubt, forgotten", "ask", "refuse key reused"),
+        ("unknown", "refuse outcome unknown", "refuse key reused"),
+    ] {
+        for effects in [Effects::Local, Effects::Keyed, Effects::Queryable, Effects::Opaque] {
+            let copy = seen(state(name, effects).unwrap(), at(0));
+            for on_expired in [OnExpired::Run, OnExpired::Gone] {
+                let policy = Policy { on_expired, ..policy(effects) };
+                assert_eq!(answer_from_copy(&copy, 1, &policy), same, "{name}, {effects:?}");
+                assert_eq!(answer_from_copy(&copy, 9, &policy), other, "{name}, {effects:?}, another body");
+            }
+        }
+    }
+}
+
+/// X04, T02: not replayable in the very microsecond in which it expires.
+#[test]
+fn a_copy_is_replayed_until_the_moment_it_expires() {
+    let record = state("completed", Effects::Opaque).unwrap();
+    let (_, expires_at) = machine::stored(&record).unwrap();
+    let just_before = Timestamp::from_micros(expires_at.as_micros() - 1);
+    for (now, is_replayed) in [(just_before, true), (expires_at, false)] {
+        let copy = seen(record.clone(), now);
+        assert_eq!(machine::is_replayable(&copy), is_replayed);
+        let answered = answer_from_copy(&copy, 1, &policy(Effects::Opaque));
+        assert_eq!(answered == "replay", is_replayed, "{answered}");
+    }
+}
+
 #[test]
 fn the_last_rerun_is_allowed_just_before_it_is_due_for_doubt() {
     let last = at(23 * HOUR - 330);

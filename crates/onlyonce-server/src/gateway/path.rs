@@ -11,6 +11,8 @@
 
 use std::borrow::Cow;
 
+use onlyonce::percent::{self, Piece};
+
 /// Why a path cannot be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -65,31 +67,17 @@ fn is_plain(path: &[u8]) -> bool {
 }
 
 fn decoded(path: &str) -> Result<String, Fault> {
-    let mut text = String::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((before, after)) = rest.split_once('%') {
-        text.push_str(before);
-        let byte = after.get(..2).and_then(octet).ok_or(Fault::Escape)?;
-        match byte {
-            control if control.is_ascii_control() => return Err(Fault::Control),
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                text.push(char::from(byte));
-            }
-            _ => {
-                text.push('%');
-                text.extend(after[..2].chars().map(|digit| digit.to_ascii_uppercase()));
-            }
+    let mut text = Vec::with_capacity(path.len());
+    for piece in percent::pieces(path.as_bytes()) {
+        match piece {
+            Piece::Plain(byte) => text.push(byte),
+            Piece::Escaped(byte) if byte.is_ascii_control() => return Err(Fault::Control),
+            Piece::Escaped(byte) if percent::is_unreserved(byte) => text.push(byte),
+            Piece::Escaped(byte) => text.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            Piece::Malformed => return Err(Fault::Escape),
         }
-        rest = &after[2..];
     }
-    text.push_str(rest);
-    Ok(text)
-}
-
-/// The octet that two hexadecimal digits stand for.
-pub(super) fn octet(digits: &str) -> Option<u8> {
-    let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_hex.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+    Ok(String::from_utf8(text).expect("text stays text where only ASCII is put into it"))
 }
 
 /// RFC 3986, 5.2.4, for a path that begins with a slash.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use onlyonce::Policy;
 use onlyonce::health::Health;
 use onlyonce::policy::StoreDown;
+use onlyonce::{Effects, Policy};
 
 use crate::world::{Fault, LATE, World, order, order_with, settle};
 
@@ -200,6 +200,37 @@ async fn a_completion_whose_answer_was_lost_is_recognised_by_looking() {
     assert!(first.is_stored(), "it was, and the second look says so");
     assert_eq!(first.header("set-cookie"), Some("a=b"), "the first client loses nothing by it");
     assert!(world.send(order("k")).await.is_replay());
+}
+
+/// X05: a client library that lost an answer repeats the write, and then finds its own. Revisions are random, so a write
+/// that finds the revision it was to make was applied.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_sent_twice_was_applied() {
+    let world = World::new(Policy { effects: Effects::Keyed, ..Policy::default() });
+    world.store.always(Some(Fault::Repeated));
+    let first = world.send(order_with("k", &[("x-status", "500")])).await;
+    assert_eq!((first.status, world.handler.runs()), (500, 1), "the first attempt");
+    assert_eq!(world.send(order("k")).await.summary(), "201 run 2", "the next, on a record that is there");
+    assert!(world.send(order("k")).await.is_replay());
+
+    // A lease that is renewed, and an attempt that ends at its deadline.
+    let held = world.start(order_with("held", &[("x-gate", "1")])).await;
+    world.pass(Policy::default().deadline + Duration::from_secs(1)).await;
+    assert_eq!(held.await.unwrap().summary(), "504 upstream_outcome_unknown");
+    assert_eq!(world.send(order("held")).await.summary(), "201 run 4");
+}
+
+/// X05, U03: of many sweepers one settles a record and tells of it, also where its write is sent twice.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_that_is_sent_twice_is_told_as_done() {
+    let world = World::new(Policy::default());
+    let _lost = world.start(order_with("k", &[("x-gate", "1")])).await;
+    world.store.always(Some(Fault::Refused));
+    world.pass(Policy::default().lease + Duration::from_secs(1)).await;
+    world.store.always(Some(Fault::Repeated));
+    let other = World::on(world.store.clone(), Policy::default());
+    assert_eq!(other.onlyonce.engine().sweep().await.unwrap(), 1);
+    assert_eq!(other.send(order("k")).await.summary(), "409 idempotency_outcome_unknown");
 }
 
 /// X05: found out in the background, while another client already asks.

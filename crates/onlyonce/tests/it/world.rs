@@ -52,6 +52,9 @@ pub(crate) enum Fault {
     Stalled,
     /// It never answers, and is written after [`LATE`].
     Late,
+    /// A write is sent twice, and the answer is that of the second: as by a client library that repeats what it had no
+    /// answer to.
+    Repeated,
     /// It works where it only reads.
     ReadOnly,
     /// What is stored cannot be read.
@@ -110,7 +113,7 @@ impl FaultyStore {
         let planned = self.faults.lock().unwrap().pop_front();
         let fault = planned.or(*self.always.lock().unwrap()).unwrap_or(Fault::None);
         match fault {
-            Fault::None => Ok(false),
+            Fault::None | Fault::Repeated => Ok(false),
             Fault::AnswerLost => Ok(true),
             Fault::Refused | Fault::ReadOnly => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
             Fault::Corrupt => Err(Error::new(ErrorKind::Corrupt, "unreadable on order")),
@@ -148,7 +151,11 @@ impl Store for FaultyStore {
             self.fault().await?;
             unreachable!("a late write is never answered");
         }
+        let is_repeated = *self.always.lock().unwrap() == Some(Fault::Repeated);
         let answer_lost = self.fault().await?;
+        if is_repeated {
+            self.memory.swap(id, change.clone()).await?;
+        }
         let swapped = self.memory.swap(id, change).await?;
         if answer_lost { Err(lost()) } else { Ok(swapped) }
     }
@@ -166,7 +173,7 @@ impl Store for FaultyStore {
         let fault = *self.always.lock().unwrap();
         match fault {
             None if self.is_blind.load(Ordering::SeqCst) => Err(lost()),
-            None | Some(Fault::None | Fault::ReadOnly) => self.memory.epoch().await,
+            None | Some(Fault::None | Fault::Repeated | Fault::ReadOnly) => self.memory.epoch().await,
             Some(Fault::Refused | Fault::AnswerLost | Fault::Corrupt) => Err(lost()),
             Some(Fault::Stalled | Fault::Late) => std::future::pending().await,
         }

@@ -43,6 +43,10 @@ const FATES: [(u64, Fate); 6] = [
     (3, Fate::Late),
 ];
 
+/// Of so many swaps one is sent twice, as by a client library that repeats what it had no answer to: the caller gets the
+/// answer of the second, which finds what the first has written.
+const REPEATED_ONE_IN: u64 = 8;
+
 impl Link {
     async fn call<T: Send + 'static>(
         &self,
@@ -140,7 +144,15 @@ impl Store for Link {
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
-        self.call(move |truth| truth.swap(id, change)).await
+        let is_repeated = self.stage.random().within(1..=REPEATED_ONE_IN) == 1;
+        let stage = self.stage.clone();
+        self.call(move |truth| {
+            if is_repeated && matches!(truth.swap(id, change.clone()), Swapped::Applied(_)) {
+                stage.count(Count::SwapRepeated);
+            }
+            truth.swap(id, change)
+        })
+        .await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
