@@ -13,43 +13,39 @@
 //! # });
 //! ```
 //!
-//! 1. **One round trip to reserve, one to finish.** Each write is one statement, committed when it answers; a write that
-//!    is lost comes back with the record it was lost to (`statement.rs`). Two that are rare take a second round trip for it: a
-//!    lone update that is lost, and a lone insert of a taken key that this node does not remember, where it has met none for
-//!    a minute (`care.rs`, `tried.rs`).
-//! 2. **Many writes, one commit** ([`crate::batch`], `write.rs`): what comes while a commit is under way goes into the
-//!    next, which is sent while the one before is still executed (`line.rs`). No batch waits for one row, and one bad row
-//!    fails alone.
-//!    So do looks (`look.rs`): a thousand records that are watched take two connections and not a thousand.
-//! 3. **The clock is the server's.** No node's clock decides anything.
-//! 4. **An answer that was lost is `Unavailable`** (`pool.rs`): the write may have been committed. Whoever asked looks,
+//! 1. **A record is a row of columns** that people read with `psql` and that other programs may change: with a new revision
+//!    and a stamp that is not earlier (`migrations/postgres/0001-first.sql`). A row whose columns contradict each other is
+//!    `Corrupt`, for whoever asks for it and nobody else.
+//! 2. **One round trip to reserve, one to finish.** Each write is one statement, committed when it answers. An insert that is
+//!    lost shows the record it was lost to; an update that is lost takes a second round trip for it (`write.rs`).
+//! 3. **Many writes, one commit**: what comes while a commit is under way goes into the next (`crate::batch`), which is sent
+//!    while the one before is still executed (`pool.rs`). No batch waits for one row, and one bad row fails alone.
+//!    Looks go together too (`look.rs`): a thousand records that are watched take two connections and not a thousand.
+//! 4. **The clock is the server's.** No node's clock decides anything.
+//! 5. **An answer that was lost is `Unavailable`** (`pool.rs`): the write may have been committed. Whoever asked looks,
 //!    and recognises its own revision or token. So is a commit that a standby was to confirm and did not; where one does,
 //!    nothing is shown that it may not have (`doubt.rs`).
-//! 5. **Nothing hangs.** Connecting, waiting for a lock, a statement and its answer each have their time-out.
-//! 6. **Migrations** are safe from any number of nodes at once (`migration.rs`), and where there are none to apply, a
+//! 6. **Nothing hangs.** Connecting, waiting for a lock, a statement and its answer each have their time-out.
+//! 7. **Migrations** are safe from any number of nodes at once (`migration.rs`), and where there are none to apply, a
 //!    role that may only read and write rows is enough. docs/engines.md lists the grants.
-//! 7. TLS is verified in full, or off (`url.rs`).
+//! 8. TLS is verified in full, or off (`url.rs`).
 //!
 //! A pooler in front must keep a session to itself (PgBouncer: `pool_mode=session`): statements are prepared once a
 //! connection, and its time-outs are settings of the session.
 
-mod care;
 mod connection;
 mod doubt;
-mod due;
+mod examine;
 mod failure;
-mod followed;
-mod letters;
-mod line;
 mod look;
 mod migration;
+mod outbox;
 mod pool;
 mod reap;
 mod row;
 mod scan;
 mod statement;
 mod tls;
-mod tried;
 mod url;
 mod write;
 
@@ -61,26 +57,31 @@ use std::time::Duration;
 use async_trait::async_trait;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
 use tokio::sync::Semaphore;
+use tokio_postgres::{Row, Transaction};
 
 use self::doubt::Doubts;
-use self::followed::Followed;
+use self::examine::Settings;
 use self::look::Looked;
-use self::pool::{Plans, Pool, Tuning};
-use self::row::{Stored, Swap, column};
-use self::statement::{Statements, Verb};
-use self::url::Place;
+use self::pool::{Asked, Plans, Pool, Tuning};
+use self::row::{Moment, Swap, column};
+use self::statement::Verb;
+use self::url::Database;
 use self::write::Answer;
 use crate::batch::{Batcher, Limits};
-use crate::outbox::{Claimed, Message, Outbox, Settled};
-use crate::{Change, Epoch, Error, Expired, Page, Query, Schema, Store, Swapped};
+use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
+use crate::promises::{Clock, Expiry, Listing, Survives};
+use crate::{
+    Change, Count, Epoch, EpochSeen, Error, ErrorKind, Expired, Finding, Page, Promises, Query, Schema, Store,
+    Swapped,
+};
 
 /// How a database is used. Every value works; the defaults were measured.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What becomes of records that have expired.
     pub expired: Expired,
-    /// How many connections this node has for looks, and for writes that go alone. There are five more: three for what
-    /// is written the first time, alone or in batches, and two for what goes on behind the requests.
+    /// How many connections this node has for looks, and for writes that go alone. There are five more: one for batches, two for
+    /// what is written the first time and alone, and two for background work.
     pub connections: usize,
     /// How long the server may work on a statement of a request.
     pub statement_timeout: Duration,
@@ -103,22 +104,22 @@ impl Default for Options {
 const LIMITS: Limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
 /// The same for looks, which are few bytes to ask. Two connections at most, and none of them for long.
 const LOOKS: Limits = Limits { rows_max: 128, bytes_max: usize::MAX, in_flight_max: 2 };
-/// How long a batch waits where somebody holds one of its records, once in a while, or inserts it right now.
+/// How long a batch waits where somebody inserts one of its records right now, or a lone write for who holds its record.
 const BATCH_LOCK_WAIT: Duration = Duration::from_millis(25);
 /// Connections for sweeper, reaper, relay and operators, and how long the server may work for them.
-const BEHIND: usize = 2;
-const BEHIND_TIMEOUT: Duration = Duration::from_secs(60);
+const BACKGROUND: usize = 2;
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The engine for many nodes; see the module's documentation.
 pub struct Postgres {
     swaps: Batcher<Swap, Answer>,
     looks: Batcher<Id, Looked>,
     /// Looks, and writes that go alone.
-    front: Arc<Pool>,
+    requests: Arc<Pool>,
     /// Half of its connections: a row that somebody holds keeps nobody from looking at another.
     alone: Arc<Semaphore>,
-    behind: Arc<Pool>,
-    place: Arc<Place>,
+    background: Arc<Pool>,
+    database: Arc<Database>,
     expired: Expired,
     /// The least that the schema asks of a release, as it was last seen.
     needs: AtomicI32,
@@ -130,36 +131,29 @@ impl Postgres {
     ///
     /// # Errors
     ///
-    /// `Misconfigured` where the URL, a certificate, the password, the role, the database or the server's version is
+    /// `Misconfigured` where the URL, a certificate, the password, the role, the database, the server or its version is
     /// wrong; `Unavailable` where the server does not answer in time, is read-only or in recovery. Never with the
     /// password.
     pub async fn open(url: &str, options: Options) -> Result<Self, Error> {
-        let place = Arc::new(Place::parse(url)?);
-        let statements = Arc::new(Statements::new(&place.quoted_schema()));
+        let database = Arc::new(Database::parse(url)?);
         let doubts = Arc::new(Doubts::default());
-        let followed = Arc::new(Followed::default());
         let tuning = Tuning {
             connections: options.connections,
             statement: options.statement_timeout,
             lock: options.lock_wait,
             plans: Plans::ByIndex,
         };
-        let front = Arc::new(Pool::new(&place, &statements, &doubts, &followed, tuning));
-        let batches = Tuning { connections: LIMITS.in_flight_max, lock: BATCH_LOCK_WAIT, ..tuning };
-        let batches = Arc::new(Pool::new(&place, &statements, &doubts, &followed, batches));
-        let behind = Tuning { connections: BEHIND, statement: BEHIND_TIMEOUT, plans: Plans::Anew, ..tuning };
-        let behind = Arc::new(Pool::new(&place, &statements, &doubts, &followed, behind));
-        behind.connect().await?;
-        let telling = behind.clone();
+        let pool = |tuning| Arc::new(Pool::new(&database, &doubts, tuning));
+        let requests = pool(tuning);
+        let batches = pool(Tuning { connections: LIMITS.in_flight_max, lock: BATCH_LOCK_WAIT, ..tuning });
+        let background =
+            pool(Tuning { connections: BACKGROUND, statement: BACKGROUND_TIMEOUT, plans: Plans::Anew, ..tuning });
+        examine::refuse_relatives(&background.connect().await?.client, &database).await?;
         let swaps = Batcher::new(LIMITS, move |swaps: Vec<Swap>| {
-            let (batches, telling) = (batches.clone(), telling.clone());
-            async move {
-                let answers = write::together(&batches, swaps).await;
-                due::tell_beside(&telling);
-                answers
-            }
+            let batches = batches.clone();
+            async move { write::together(&batches, swaps).await }
         });
-        let looking = front.clone();
+        let looking = requests.clone();
         let looks = Batcher::new(LOOKS, move |ids: Vec<Id>| {
             let looking = looking.clone();
             async move { look::together(&looking, ids).await }
@@ -168,10 +162,10 @@ impl Postgres {
         Ok(Self {
             swaps,
             looks,
-            front,
+            requests,
             alone,
-            behind,
-            place,
+            background,
+            database,
             expired: options.expired,
             needs: AtomicI32::new(0),
         })
@@ -183,7 +177,7 @@ impl Postgres {
     ///
     /// `Misconfigured` where the URL, or a file that it names, cannot be used. Nobody is connected to.
     pub fn shown(url: &str) -> Result<String, Error> {
-        Ok(format!("postgres://{}", Place::parse(url)?.shown))
+        Ok(format!("postgres://{}", Database::parse(url)?.shown))
     }
 
     /// The schema as it is, and what [`Store::prepare`] would apply to it.
@@ -192,31 +186,38 @@ impl Postgres {
     ///
     /// As for [`Store::prepare`], but that nothing is changed.
     pub async fn schema(&self) -> Result<Schema, Error> {
-        let client = self.behind.connect().await?.into_client();
-        Ok(migration::schema(&client, &self.place).await?)
+        let connection = self.background.connect().await?;
+        Ok(migration::schema(&connection.client, &self.database).await?)
+    }
+
+    /// The same as [`Store::swap`] in a transaction of the caller's, in the same database: the record is written where that
+    /// commits, together with the caller's own rows, and not at all where it is rolled back. What is shown where it
+    /// is lost is what the transaction sees. The record stays locked until the transaction ends: call it last.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::swap`]. The transaction can then only be rolled back.
+    pub async fn swap_in(
+        &self,
+        transaction: &Transaction<'_>,
+        id: Id,
+        change: Change,
+    ) -> Result<Swapped, Error> {
+        self.may_go_on()?;
+        write::in_transaction(transaction, &self.database, Swap::of(id, change)).await
     }
 
     /// A schema that a newer release has changed beyond us is neither read nor written.
     fn may_go_on(&self) -> Result<(), Error> {
-        Ok(migration::may_go_on(&self.place, self.needs.load(Ordering::Relaxed))?)
-    }
-
-    /// The uses of a key that have expired and were kept ([`Expired::Keep`]), latest first.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Store::load`].
-    pub async fn archived(&self, id: Id, limit: usize) -> Result<Vec<Record>, Error> {
-        let stored = reap::archived(&self.behind, id, limit).await?;
-        stored.into_iter().map(Stored::record).collect()
+        Ok(migration::may_go_on(&self.database, self.needs.load(Ordering::Relaxed))?)
     }
 }
 
 #[async_trait]
 impl Store for Postgres {
     async fn prepare(&self) -> Result<(), Error> {
-        let mut client = self.behind.connect().await?.into_client();
-        migration::run(&mut client, &self.place).await?;
+        let mut connection = self.background.connect().await?;
+        migration::run(&mut connection.client, &self.database).await?;
         // What a role was not granted is told now, and not by a cache that nobody ever uses.
         self.epoch().await.map(drop)
     }
@@ -225,7 +226,7 @@ impl Store for Postgres {
         self.may_go_on()?;
         match self.looks.ask(0, id).await? {
             Looked::Seen(seen) => Ok(seen),
-            Looked::Alone => look::alone(&self.front, id).await,
+            Looked::Alone => look::alone(&self.requests, id).await,
         }
     }
 
@@ -233,40 +234,69 @@ impl Store for Postgres {
         self.may_go_on()?;
         let swap = Swap::of(id, change);
         // Messages belong to one row's write, and are few.
-        if !swap.messages.is_empty() {
-            return write::carried_on(self.front.clone(), self.alone.clone(), swap).await;
+        if !swap.with.is_empty() {
+            return write::carried_on(self.requests.clone(), self.alone.clone(), swap).await;
         }
         match self.swaps.submit(id, swap.bytes(), swap).await? {
             Answer::Swapped(swapped) => Ok(swapped),
-            Answer::Alone(swap) => write::carried_on(self.front.clone(), self.alone.clone(), *swap).await,
+            Answer::Alone(swap) => {
+                write::carried_on(self.requests.clone(), self.alone.clone(), *swap).await
+            }
         }
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
         self.may_go_on()?;
-        scan::list(&self.behind, &query).await
+        scan::list(&self.background, &query).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.may_go_on()?;
-        reap::reap(&self.behind, limit, self.expired).await
+        reap::reap(&self.background, limit, self.expired).await
     }
 
-    async fn count(&self) -> Result<Vec<(StateName, u64)>, Error> {
-        scan::count(&self.behind).await
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        scan::count(&self.background, &self.database).await
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
-        let rows = self.front.query(Verb::Epoch, &[]).await?;
-        let epoch = look::epoch(rows.first())?;
-        let needs = rows.first().map_or(Ok(None), |row| column::<Option<i32>>(row, 1))?;
-        self.needs.store(needs.unwrap_or(0), Ordering::Relaxed);
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
+        let rows = self.requests.query(Verb::Epoch, &[]).await?;
+        let row = only(&rows)?;
+        self.needs.store(column::<Option<i32>>(row, 3)?.unwrap_or(0), Ordering::Relaxed);
         self.may_go_on()?;
-        Ok(epoch)
+        let name: [u8; 16] = column::<&[u8]>(row, 2)?.try_into().map_err(|_| lost_row())?;
+        let epoch = Epoch(column::<i64>(row, 0)?.cast_unsigned());
+        Ok(EpochSeen { epoch, now: column::<Moment>(row, 1)?.0, store: name })
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
-        look::epoch(self.front.write(Verb::RaiseEpoch, &[]).await?.first()).map(drop)
+        only(&self.requests.write(Asked::Statement(Verb::RaiseEpoch, &[])).await?).map(drop)
+    }
+
+    async fn archived(&self, id: Id, limit: usize) -> Result<Option<Vec<Record>>, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = self.background.query(Verb::Archived, &[&&id.0[..], &limit]).await?;
+        rows.iter().map(row::record).collect::<Result<_, _>>().map(Some)
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        let rows = self.requests.query(Verb::Settings, &[]).await?;
+        let row = only(&rows)?;
+        Ok(examine::findings(&Settings {
+            fsync: column(row, 0)?,
+            full_page_writes: column(row, 1)?,
+            synchronous_commit: column(row, 2)?,
+        }))
+    }
+
+    fn promises(&self) -> Promises {
+        Promises {
+            clock: Clock::One,
+            survives: Survives::Failover,
+            listing: Listing::Immediate,
+            expiry: Expiry::Ours,
+            transactions: true,
+        }
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
@@ -274,26 +304,41 @@ impl Store for Postgres {
     }
 }
 
+/// The row of a statement that has one.
+fn only(rows: &[Row]) -> Result<&Row, Error> {
+    rows.first().ok_or_else(lost_row)
+}
+
+fn lost_row() -> Error {
+    let message = "table \"onlyonce_store\" has lost its row; write it anew with INSERT INTO onlyonce_store VALUES (1, NAME, \
+                   EPOCH), where NAME is 16 random bytes and EPOCH is the clock in microseconds";
+    Error::new(ErrorKind::Corrupt, message)
+}
+
 #[async_trait]
 impl Outbox for Postgres {
     async fn claim(&self, token: Token, lease: Duration, limit: usize) -> Result<Vec<Claimed>, Error> {
-        letters::claim(&self.behind, token, lease, limit).await
+        outbox::claim(&self.background, token, lease, limit).await
     }
 
     async fn settle(&self, key: &str, token: Token, settled: Settled) -> Result<bool, Error> {
-        letters::settle(&self.behind, key, token, &settled).await
+        outbox::settle(&self.background, key, token, &settled).await
     }
 
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<(Message, Vec<Arc<str>>)>, Error> {
-        letters::dead(&self.behind, limit).await
+    async fn provider_id(&self, key: &str) -> Result<Option<Arc<str>>, Error> {
+        outbox::provider_id(&self.background, key).await
+    }
+
+    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
+        outbox::dead_letters(&self.background, limit).await
     }
 }
 
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres")
-            .field("at", &self.place.shown)
-            .field("schema", &self.place.schema)
+            .field("at", &self.database.shown)
+            .field("schema", &self.database.schema)
             .finish_non_exhaustive()
     }
 }

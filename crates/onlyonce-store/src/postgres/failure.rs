@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
-use super::url::Place;
+use super::url::Database;
 use crate::{Error, ErrorKind};
 
 /// An error that many callers are told: those of one batch fail together.
@@ -40,28 +40,28 @@ impl Failure {
     }
 
     /// Something after which nobody knows what was written.
-    pub(super) fn doubt(place: &Place, what: &str) -> Self {
-        let message = format!("PostgreSQL at {}: {what}", place.shown);
+    pub(super) fn doubt(database: &Database, what: &str) -> Self {
+        let message = format!("PostgreSQL at {}: {what}", database.shown);
         Self { kind: ErrorKind::Unavailable, left: Left::Doubt, wrote_nothing: false, message }
     }
 
-    pub(super) fn late(place: &Place, after: Duration) -> Self {
+    pub(super) fn late(database: &Database, after: Duration) -> Self {
         Self::doubt(
-            place,
+            database,
             &format!("no answer within {} ms; see whether it is overloaded", after.as_millis()),
         )
     }
 
     /// What the server, or the way to it, said.
-    pub(super) fn of(place: &Place, error: &tokio_postgres::Error) -> Self {
+    pub(super) fn of(database: &Database, error: &tokio_postgres::Error) -> Self {
         let Some(code) = error.code() else {
             let (kind, remedy) = unspoken(error);
-            let message = format!("PostgreSQL at {}: {}; {remedy}", place.shown, chain(error));
+            let message = format!("PostgreSQL at {}: {}; {remedy}", database.shown, chain(error));
             return Self { kind, left: Left::Doubt, wrote_nothing: false, message };
         };
-        let (kind, left, remedy) = judge(code, place);
+        let (kind, left, remedy) = judge(code, database);
         let told = error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned());
-        let message = format!("PostgreSQL at {}: {told} ({}); {remedy}", place.shown, code.code());
+        let message = format!("PostgreSQL at {}: {told} ({}); {remedy}", database.shown, code.code());
         // A refusal of the statement ends its transaction; what ends the connection may come after its commit.
         let wrote_nothing = left != Left::Doubt || *code == SqlState::READ_ONLY_SQL_TRANSACTION;
         Self { kind, left, wrote_nothing, message }
@@ -126,10 +126,10 @@ fn unspoken(error: &tokio_postgres::Error) -> (ErrorKind, &'static str) {
 }
 
 /// The codes of <https://www.postgresql.org/docs/current/errcodes-appendix.html> that a store meets.
-fn judge(code: &SqlState, place: &Place) -> (ErrorKind, Left, String) {
+fn judge(code: &SqlState, database: &Database) -> (ErrorKind, Left, String) {
     use ErrorKind::{Busy, Corrupt, Misconfigured, Other, Unavailable};
-    let schema = &place.schema;
-    let user = place.user();
+    let schema = &database.schema;
+    let user = database.user();
     let (kind, left, remedy) = match code.code() {
         // Servers of several nodes say so where the one that committed has gone.
         "40003" => (
@@ -199,7 +199,7 @@ mod tests {
     /// X05: whether a write took place is said only where the server's answer leaves no doubt.
     #[test]
     fn what_may_have_been_committed_is_doubt_and_what_was_refused_is_nothing() {
-        let place = Place::parse("postgres://ann@localhost/pay?sslmode=disable").unwrap();
+        let database = Database::parse("postgres://ann@localhost/pay?sslmode=disable").unwrap();
         for (code, left) in [
             ("40003", Left::Doubt),
             ("08006", Left::Doubt),
@@ -214,7 +214,7 @@ mod tests {
             ("22001", Left::Nothing),
             ("23514", Left::Nothing),
         ] {
-            assert_eq!(judge(&SqlState::from_code(code), &place).1, left, "{code}");
+            assert_eq!(judge(&SqlState::from_code(code), &database).1, left, "{code}");
         }
     }
 }

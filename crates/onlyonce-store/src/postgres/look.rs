@@ -15,14 +15,11 @@ use onlyonce_core::record::{Id, Seen};
 use tokio_postgres::Row;
 
 use super::failure::{Failure, Left};
-use super::pool::Pool;
-use super::row::{self, Stored, column};
+use super::pool::{Asked, Pool};
+use super::row;
 use super::statement::Verb;
-use super::write;
-use crate::{Epoch, Error, ErrorKind};
-
-/// What is longer goes alone: an answer for a hundred looks must not hold a hundred large bodies.
-const TOGETHER_BYTES_MAX: i32 = 64 << 10;
+use crate::hash::ById;
+use crate::{Error, ErrorKind};
 
 /// What looking together has to say about a record.
 #[derive(Clone)]
@@ -43,11 +40,11 @@ pub(super) async fn together(pool: &Pool, ids: Vec<Id>) -> Vec<Result<Looked, Er
         return each_alone(&ids);
     }
     let asked: Vec<&[u8]> = ids.iter().map(|id| &id.0[..]).collect();
-    match pool.query(Verb::LoadMany, &[&asked, &TOGETHER_BYTES_MAX]).await {
+    match pool.query(Verb::LoadMany, &[&asked]).await {
         // It may have taken a new connection, and that a doubt.
         Ok(_) if !pool.doubts.are_settled() => each_alone(&ids),
         Ok(rows) => {
-            let found: HashMap<Id, Looked> = rows.iter().filter_map(found).collect();
+            let found: HashMap<Id, Looked, ById> = rows.iter().filter_map(found).collect();
             let looked = |id: Id| found.get(&id).cloned().unwrap_or(Looked::Seen(None));
             ids.into_iter().map(|id| Ok(looked(id))).collect()
         }
@@ -57,30 +54,31 @@ pub(super) async fn together(pool: &Pool, ids: Vec<Id>) -> Vec<Result<Looked, Er
 
 /// One record by the plain statement.
 pub(super) async fn alone(pool: &Pool, id: Id) -> Result<Option<Seen>, Error> {
-    write::load(pool, id).await?.map(Stored::seen).transpose()
+    let read = |rows: &[Row]| rows.first().map(row::seen).transpose();
+    if pool.doubts.are_settled() {
+        let rows = pool.query(Verb::Load, &[&&id.0[..]]).await?;
+        // It may have taken a new connection, and that a doubt.
+        if pool.doubts.are_settled() {
+            return read(&rows);
+        }
+    }
+    let mark = pool.doubts.mark();
+    let rows = pool.write(Asked::Statement(Verb::Confirm, &[&&id.0[..]])).await?;
+    if !rows.is_empty() {
+        pool.doubts.settle(mark);
+    }
+    read(&rows)
 }
 
-/// A row that names no record of ours answers for none. What cannot be understood is told by who looks at it alone, and
-/// so keeps nobody else from an answer.
+/// A row that names no record of ours answers for none. What cannot be understood, and what is too large to be shown with
+/// others, is looked at alone, and so keeps nobody else from an answer.
 fn found(row: &Row) -> Option<(Id, Looked)> {
-    let id = row::id(row, 0).ok()?;
-    let is_here = matches!(column::<Option<&[u8]>>(row, 3), Ok(Some(_)));
-    let seen = if is_here { Stored::read(id, row, 1).and_then(Stored::seen).ok() } else { None };
-    Some((id, seen.map_or(Looked::Alone, |seen| Looked::Seen(Some(seen)))))
+    let looked = row::seen(row).map_or(Looked::Alone, |seen| Looked::Seen(Some(seen)));
+    Some((row::id(row).ok()?, looked))
 }
 
 /// A damaged row must not take the others with it. A server in trouble would refuse each of them as well.
 fn refused(failure: &Failure) -> Result<Looked, Error> {
     let is_ones = matches!(failure.kind, ErrorKind::Other | ErrorKind::Corrupt);
     if failure.left != Left::Doubt && is_ones { Ok(Looked::Alone) } else { Err(failure.error()) }
-}
-
-/// The epoch that a statement about it has answered with.
-pub(super) fn epoch(row: Option<&Row>) -> Result<Epoch, Error> {
-    let Some(row) = row else {
-        let message = "table \"onlyonce_epoch\" has lost its row; write it anew with INSERT INTO onlyonce_epoch VALUES \
-                       (1, N), where N is higher than it ever was";
-        return Err(Error::new(ErrorKind::Corrupt, message));
-    };
-    Ok(Epoch(column::<i64>(row, 0)?.cast_unsigned()))
 }

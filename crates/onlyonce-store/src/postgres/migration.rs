@@ -17,7 +17,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::failure::Failure;
-use super::url::Place;
+use super::url::Database;
 use crate::{ErrorKind, Migration, Schema, failpoint};
 
 struct Step {
@@ -39,14 +39,7 @@ macro_rules! step {
     };
 }
 
-const ALL: [Step; 6] = [
-    step!(1, "0001-records", needs 3),
-    step!(2, "0002-messages", needs 3),
-    step!(3, "0003-archive", needs 3),
-    step!(4, "0004-epoch", needs 4),
-    step!(5, "0005-due", needs 5),
-    step!(6, "0006-lone", needs 5),
-];
+const ALL: [Step; 1] = [step!(1, "0001-first", needs 1)];
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a handful of files")]
 const LATEST: i32 = ALL.len() as i32;
 
@@ -55,44 +48,46 @@ const ROUNDS_MAX: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Brings the schema to this release's.
-pub(super) async fn run(client: &mut Client, place: &Place) -> Result<(), Failure> {
+pub(super) async fn run(client: &mut Client, database: &Database) -> Result<(), Failure> {
     for _ in 0..ROUNDS_MAX {
-        let applied = applied(client, place).await?;
-        let Some(next) = pending(place, &applied)?.next() else { return Ok(()) };
-        if let Err(error) = apply(client, place, next).await
+        let applied = applied(client, database).await?;
+        refuse_old_layout(client, database, &applied).await?;
+        let Some(next) = pending(database, &applied)?.next() else { return Ok(()) };
+        if let Err(error) = apply(client, database, next).await
             && !is_meeting(&error)
         {
-            return Err(not_applied(place, next, &error));
+            return Err(not_applied(database, next, &error));
         }
         if applied.is_empty() {
             tokio::time::sleep(PAUSE).await;
         }
     }
-    Err(Failure::doubt(place, "others keep changing the schema; see what else migrates it"))
+    Err(Failure::doubt(database, "others keep changing the schema; see what else migrates it"))
 }
 
 /// The schema as it is, and what it lacks.
-pub(super) async fn schema(client: &Client, place: &Place) -> Result<Schema, Failure> {
-    let applied = applied(client, place).await?;
+pub(super) async fn schema(client: &Client, database: &Database) -> Result<Schema, Failure> {
+    let applied = applied(client, database).await?;
+    refuse_old_layout(client, database, &applied).await?;
     let told = |step: &Step| Migration {
         number: step.number.unsigned_abs(),
         name: step.name,
-        sql: filled(step.sql, place),
+        sql: filled(step.sql, database),
         needs: step.needs.unsigned_abs(),
     };
     Ok(Schema {
         version: applied.iter().map(|row| row.number.unsigned_abs()).max().unwrap_or(0),
         latest: LATEST.unsigned_abs(),
-        pending: pending(place, &applied)?.map(told).collect(),
+        pending: pending(database, &applied)?.map(told).collect(),
     })
 }
 
 /// Refuses to work on with a schema that asks for more than this release knows.
-pub(super) fn may_go_on(place: &Place, needs: i32) -> Result<(), Failure> {
+pub(super) fn may_go_on(database: &Database, needs: i32) -> Result<(), Failure> {
     if needs <= LATEST {
         return Ok(());
     }
-    let (shown, schema) = (&place.shown, &place.schema);
+    let (shown, schema) = (&database.shown, &database.schema);
     let message = format!(
         "schema \"{schema}\" at {shown} was migrated by a newer release, which this one cannot work with; upgrade this \
          node"
@@ -109,15 +104,15 @@ struct Applied {
 }
 
 /// Everything that was applied; nothing where the table is missing. A schema that is missing is told.
-async fn applied(client: &Client, place: &Place) -> Result<Vec<Applied>, Failure> {
+async fn applied(client: &Client, database: &Database) -> Result<Vec<Applied>, Failure> {
     const SQL: &str = "SELECT number, name, checksum, needs FROM {schema}.onlyonce_migration ORDER BY number";
-    let rows = match client.query(&filled(SQL, place), &[]).await {
+    let rows = match client.query(&filled(SQL, database), &[]).await {
         Ok(rows) => rows,
         Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
-            schema_exists(client, place).await?;
+            schema_exists(client, database).await?;
             return Ok(Vec::new());
         }
-        Err(error) => return Err(Failure::of(place, &error)),
+        Err(error) => return Err(Failure::of(database, &error)),
     };
     let read = |row: &tokio_postgres::Row| -> Result<Applied, tokio_postgres::Error> {
         Ok(Applied {
@@ -131,41 +126,69 @@ async fn applied(client: &Client, place: &Place) -> Result<Vec<Applied>, Failure
     applied.map_err(|error| {
         let message = format!(
             "table \"onlyonce_migration\" in schema \"{}\" at {} is not ours: {error}; name another schema",
-            place.schema, place.shown
+            database.schema, database.shown
         );
         Failure::refused(ErrorKind::Misconfigured, message)
     })
 }
 
-async fn schema_exists(client: &Client, place: &Place) -> Result<(), Failure> {
+async fn schema_exists(client: &Client, database: &Database) -> Result<(), Failure> {
     const SQL: &str = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
-    let rows = client.query(SQL, &[&place.schema]).await.map_err(|error| Failure::of(place, &error))?;
+    let rows = client.query(SQL, &[&database.schema]).await.map_err(|error| Failure::of(database, &error))?;
     if !rows.is_empty() {
         return Ok(());
     }
     // It is not created: a name that was mistyped on one node would be a second set of records.
-    let (shown, schema) = (&place.shown, &place.schema);
+    let (shown, schema) = (&database.shown, &database.schema);
     let message = format!(
         "PostgreSQL at {shown} has no schema \"{schema}\"; create it with CREATE SCHEMA {} AUTHORIZATION {}, or name \
          one that is there",
-        place.quoted_schema(),
-        super::url::quoted(place.user())
+        database.quoted_schema(),
+        super::url::quoted(database.user())
+    );
+    Err(Failure::refused(ErrorKind::Misconfigured, message))
+}
+
+/// Refuses a schema of before the first release: its records are bytes that no release reads. Asked only where the first step
+/// is not ours.
+async fn refuse_old_layout(client: &Client, database: &Database, applied: &[Applied]) -> Result<(), Failure> {
+    const SQL: &str = "
+        SELECT 1 FROM pg_class AS known
+            JOIN pg_namespace AS namespace ON namespace.oid = known.relnamespace
+            LEFT JOIN pg_attribute AS attribute
+                ON attribute.attrelid = known.oid AND attribute.attname = 'record' AND NOT attribute.attisdropped
+        WHERE namespace.nspname = $1
+          AND (known.relname = 'onlyonce_due' OR known.relname = 'onlyonce_record' AND attribute.attname IS NOT NULL)";
+    let is_first_ours =
+        ALL.first().is_some_and(|first| applied.iter().any(|row| row.checksum == checksum(first)));
+    if is_first_ours {
+        return Ok(());
+    }
+    let rows = client.query(SQL, &[&database.schema]).await.map_err(|error| Failure::of(database, &error))?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let (shown, schema) = (&database.shown, &database.schema);
+    let message = format!(
+        "schema \"{schema}\" at {shown} has the tables of a release from before records were columns, which this one \
+         does not read; nothing was changed: name a new schema, and keep the old release running on the old one until \
+         its keys have expired"
     );
     Err(Failure::refused(ErrorKind::Misconfigured, message))
 }
 
 /// The steps that are not applied; refuses a schema that this release does not understand.
 fn pending<'a>(
-    place: &Place,
+    database: &Database,
     applied: &'a [Applied],
 ) -> Result<impl Iterator<Item = &'static Step> + 'a, Failure> {
     for row in applied {
         match ALL.iter().find(|step| step.number == row.number) {
             None if row.needs <= LATEST => {}
-            None => return Err(newer(place, row)),
+            None => return Err(newer(database, row)),
             Some(step) if checksum(step) == row.checksum[..] => {}
             Some(step) => {
-                let (shown, schema, name) = (&place.shown, &place.schema, step.name);
+                let (shown, schema, name) = (&database.shown, &database.schema, step.name);
                 let message = format!(
                     "schema \"{schema}\" at {shown} was not made by migration \"{name}\" of this release; restore it \
                      from a backup, or use the release that made it"
@@ -177,8 +200,8 @@ fn pending<'a>(
     Ok(ALL.iter().filter(|step| applied.iter().all(|row| row.number != step.number)))
 }
 
-fn newer(place: &Place, row: &Applied) -> Failure {
-    let (shown, schema) = (&place.shown, &place.schema);
+fn newer(database: &Database, row: &Applied) -> Failure {
+    let (shown, schema) = (&database.shown, &database.schema);
     let message = format!(
         "schema \"{schema}\" at {shown} has migration \"{}\" of a newer release, which this one cannot work with; \
          upgrade this node",
@@ -187,7 +210,7 @@ fn newer(place: &Place, row: &Applied) -> Failure {
     Failure::refused(ErrorKind::Misconfigured, message)
 }
 
-async fn apply(client: &mut Client, place: &Place, step: &Step) -> Result<(), tokio_postgres::Error> {
+async fn apply(client: &mut Client, database: &Database, step: &Step) -> Result<(), tokio_postgres::Error> {
     const TABLE: &str = "
         CREATE TABLE IF NOT EXISTS {schema}.onlyonce_migration (
             number     integer PRIMARY KEY,
@@ -200,17 +223,17 @@ async fn apply(client: &mut Client, place: &Place, step: &Step) -> Result<(), to
         INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES ($1, $2, $3, $4)
         ON CONFLICT (number) DO NOTHING";
     if step.number == 1 {
-        client.batch_execute(&filled(TABLE, place)).await?;
+        client.batch_execute(&filled(TABLE, database)).await?;
     }
     let transaction = client.transaction().await?;
     let checksum = checksum(step);
     let noted = transaction
-        .execute(&filled(NOTE, place), &[&step.number, &step.name, &&checksum[..], &step.needs])
+        .execute(&filled(NOTE, database), &[&step.number, &step.name, &&checksum[..], &step.needs])
         .await?;
     if noted == 0 {
         return transaction.rollback().await;
     }
-    transaction.batch_execute(&filled(step.sql, place)).await?;
+    transaction.batch_execute(&filled(step.sql, database)).await?;
     failpoint!("postgres.migrate.before");
     let committed = transaction.commit().await;
     failpoint!("postgres.migrate.after");
@@ -230,11 +253,11 @@ fn is_meeting(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| CODES.contains(&code))
 }
 
-fn not_applied(place: &Place, step: &Step, error: &tokio_postgres::Error) -> Failure {
+fn not_applied(database: &Database, step: &Step, error: &tokio_postgres::Error) -> Failure {
     if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
-        return Failure::of(place, error);
+        return Failure::of(database, error);
     }
-    let (shown, schema, user, name) = (&place.shown, &place.schema, place.user(), step.name);
+    let (shown, schema, user, name) = (&database.shown, &database.schema, database.user(), step.name);
     let message = format!(
         "schema \"{schema}\" at {shown} lacks migration \"{name}\", and role \"{user}\" may not apply it; run \
          \"onlyonce migrate\" as the owner of the schema"
@@ -242,8 +265,8 @@ fn not_applied(place: &Place, step: &Step, error: &tokio_postgres::Error) -> Fai
     Failure::refused(ErrorKind::Misconfigured, message)
 }
 
-fn filled(sql: &str, place: &Place) -> String {
-    sql.replace("{schema}", &place.quoted_schema())
+fn filled(sql: &str, database: &Database) -> String {
+    sql.replace("{schema}", &database.quoted_schema())
 }
 
 fn checksum(step: &Step) -> [u8; 32] {

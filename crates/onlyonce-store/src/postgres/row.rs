@@ -1,99 +1,39 @@
-//! A record as a row: what is sent for it, and what comes back.
+//! A record as a row: what is sent for it, and what comes back. `crate::sql` knows what the columns mean.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, StateName};
-use onlyonce_core::time::Timestamp;
+use onlyonce_core::record::{Draft, Id, Record, Revision, Seen};
+use onlyonce_core::time::{Due, Timestamp, When};
 use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-use super::statement::FIRST_LOOK;
-use crate::{Change, Error, ErrorKind, Swapped, codec, outbox};
+use crate::sql::{self, Columns};
+use crate::{Attached, Change, Error, ErrorKind, Swapped};
 
-/// A write of a record, made ready for the wire.
+/// A write of a record.
 #[derive(Debug)]
 pub(super) struct Swap {
     pub(super) id: Id,
     pub(super) expected: Option<i64>,
     pub(super) revision: i64,
-    pub(super) due_at: Option<Moment>,
-    /// After the write.
-    pub(super) due_after: Option<Span>,
-    pub(super) record: Vec<u8>,
-    pub(super) messages: Vec<outbox::Message>,
     pub(super) next: Box<Draft>,
+    pub(super) with: Attached,
 }
-
-/// What a row costs beside its record, about.
-const ROW_BYTES: usize = 256;
-/// Two hundred years. What is due later than that is due never, and the server can reckon with it.
-const SPAN_MAX: i64 = 200 * 365 * 86_400 * 1_000_000;
 
 impl Swap {
     pub(super) fn of(id: Id, change: Change) -> Self {
-        let Change { expected, revision, next, messages } = change;
-        let due = next.due();
-        Self {
-            id,
-            expected: expected.map(|revision| revision.0.cast_signed()),
-            revision: revision.0.cast_signed(),
-            due_at: due.at.map(Moment),
-            due_after: due.after_write.map(Span::of),
-            record: codec::encode(&next),
-            messages,
-            next,
-        }
+        let Change { expected, revision, next, with } = change;
+        let expected = expected.map(|revision| revision.0.cast_signed());
+        Self { id, expected, revision: revision.0.cast_signed(), next, with }
     }
 
     /// About how much it sends.
     pub(super) fn bytes(&self) -> usize {
-        self.record.len() + ROW_BYTES
-    }
-
-    /// Whether it must be listed with this write to be found when it is due. All that is open is; what is completed was
-    /// listed when it was open, and is found there before it expires, unless that is at once.
-    pub(super) fn is_listed(&self) -> bool {
-        let is_soon =
-            || self.due_at.is_some() || self.due_after.is_none_or(|after| after < Span::of(FIRST_LOOK));
-        self.expected.is_none() || self.next.state.name() != StateName::Completed || is_soon()
-    }
-
-    /// Whether the plain statement will do: nothing is written beside the record, and it is due a while after the write.
-    pub(super) fn is_plain(&self) -> bool {
-        let leaves_the_list = self.expected.is_none() || !self.is_listed();
-        self.messages.is_empty() && self.due_at.is_none() && leaves_the_list
-    }
-
-    /// When it is due, if it was written at this moment; as the server reckons it.
-    pub(super) fn due(&self, written_at: Timestamp) -> Option<Timestamp> {
-        let after = self.due_after.map(|after| written_at.as_micros().saturating_add(after.0));
-        let after = after.map(Timestamp::from_micros);
-        self.due_at.map(|at| at.0).into_iter().chain(after).min()
-    }
-
-    pub(super) fn state(&self) -> &'static str {
-        self.next.state.name().as_str()
-    }
-
-    pub(super) fn scope(&self) -> &[u8] {
-        self.next.scope.digest()
-    }
-
-    pub(super) fn label(&self) -> Option<Cow<'_, str>> {
-        self.next.scope.label().map(text)
-    }
-
-    pub(super) fn key(&self) -> Cow<'_, str> {
-        text(self.next.key.as_str())
-    }
-
-    pub(super) fn route(&self) -> Option<Cow<'_, str>> {
-        self.next.route.as_deref().map(text)
+        sql::bytes(&self.next)
     }
 
     pub(super) fn applied(self, written_at: Timestamp) -> Swapped {
@@ -102,124 +42,204 @@ impl Swap {
     }
 }
 
-/// Many writes as the server takes them: an array a column.
-pub(super) struct Columns<'a> {
-    pub(super) ids: Vec<&'a [u8]>,
-    /// Of updates alone.
-    pub(super) expected: Vec<Option<i64>>,
-    pub(super) revisions: Vec<i64>,
-    pub(super) keys: Vec<Cow<'a, str>>,
-    pub(super) records: Vec<&'a [u8]>,
-    pub(super) due_at: Column<Moment>,
-    pub(super) due_after: Column<Span>,
-    pub(super) states: Column<&'static str>,
-    pub(super) scopes: Column<&'a [u8]>,
-    pub(super) labels: Column<Cow<'a, str>>,
-    pub(super) routes: Column<Cow<'a, str>>,
-    /// Of updates alone: inserts are.
-    pub(super) listed: Column<bool>,
+/// What is sent for a write: the parameters of `statement.rs`.
+pub(super) struct Values<'a> {
+    id: &'a [u8],
+    expected: Option<i64>,
+    revision: i64,
+    columns: Columns<'a>,
+    scope: &'a [u8],
+    label: Option<Cow<'a, str>>,
+    token: &'a [u8],
+    body: Option<&'a [u8]>,
+    created_at: Option<Moment>,
+    began_at: Option<Moment>,
+    due: Planned,
+    lapses: Planned,
+    expires: Planned,
+    unknown: Planned,
 }
 
-impl<'a> Columns<'a> {
-    pub(super) fn of(swaps: &[&'a Swap]) -> Self {
+impl<'a> Values<'a> {
+    pub(super) fn of(swap: &'a Swap) -> Self {
+        let columns = Columns::of(&swap.next);
+        let planned = |when: Option<When>| Planned::of(when.map_or_else(Due::default, |when| Due::default().or_at(when)));
         Self {
-            ids: swaps.iter().map(|swap| &swap.id.0[..]).collect(),
-            expected: swaps.iter().map(|swap| swap.expected).collect(),
-            revisions: swaps.iter().map(|swap| swap.revision).collect(),
-            keys: swaps.iter().map(|swap| swap.key()).collect(),
-            records: swaps.iter().map(|swap| &swap.record[..]).collect(),
-            due_at: Column::of(swaps.iter().map(|swap| swap.due_at)),
-            due_after: Column::of(swaps.iter().map(|swap| swap.due_after)),
-            states: Column::of(swaps.iter().map(|swap| Some(swap.state()))),
-            scopes: Column::of(swaps.iter().map(|swap| Some(swap.scope()))),
-            labels: Column::of(swaps.iter().map(|swap| swap.label())),
-            routes: Column::of(swaps.iter().map(|swap| swap.route())),
-            listed: Column::of(swaps.iter().map(|swap| Some(swap.is_listed()))),
+            id: &swap.id.0,
+            expected: swap.expected,
+            revision: swap.revision,
+            scope: columns.scope,
+            label: columns.label.map(text),
+            token: columns.token,
+            body: columns.body.map(|body| &body[..]),
+            created_at: moment_or_write(columns.created_at),
+            began_at: moment_or_write(columns.began_at),
+            due: Planned::of(columns.due),
+            lapses: planned(columns.lapses_at),
+            expires: planned(columns.expires_at),
+            unknown: planned(columns.unknown_since),
+            columns,
+        }
+    }
+
+    /// In the order of the statements; an insert has no use for the last.
+    pub(super) fn parameters(&self) -> [Value<'_>; 30] {
+        let columns = &self.columns;
+        let all: [&(dyn ToSql + Sync); 30] = [
+            &self.id,
+            &self.revision,
+            &self.scope,
+            &self.label,
+            &columns.key,
+            &columns.route,
+            &columns.state,
+            &columns.attempt,
+            &self.token,
+            &columns.effects,
+            &columns.retention_us,
+            &self.created_at,
+            &self.began_at,
+            &self.due.at,
+            &self.due.after,
+            &self.lapses.at,
+            &self.lapses.after,
+            &self.expires.at,
+            &self.expires.after,
+            &self.unknown.at,
+            &self.unknown.after,
+            &columns.reason,
+            &columns.dead_letter,
+            &columns.completed_by,
+            &columns.recovery_point,
+            &columns.status,
+            &columns.headers,
+            &self.body,
+            &columns.rest,
+            &self.expected,
+        ];
+        all.map(Value)
+    }
+}
+
+/// One value of a parameter, of whatever type it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Value<'a>(pub(super) &'a (dyn ToSql + Sync));
+
+impl ToSql for Value<'_> {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        self.0.to_sql_checked(kind, out)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+/// A moment that the server works out: the earlier of one that is known, and one that is so long after the write.
+struct Planned {
+    at: Option<Moment>,
+    after: Option<Span>,
+}
+
+impl Planned {
+    fn of(due: Due) -> Self {
+        let after = due.after_write.map(|after| Span::of(after).ok_or(Moment::LAST));
+        match after {
+            Some(Err(last)) => Self { at: due.at.map(Moment).or(Some(last)), after: None },
+            Some(Ok(after)) => Self { at: due.at.map(Moment), after: Some(after) },
+            None => Self { at: due.at.map(Moment), after: None },
         }
     }
 }
 
-/// A column that may be the same throughout, as most of them are where one policy writes. Then it is sent once: `each` is empty,
-/// which `unnest` fills up with nulls, and a null stands for `all`.
-pub(super) struct Column<T> {
-    pub(super) each: Vec<Option<T>>,
-    pub(super) all: Option<T>,
-}
-
-impl<T: PartialEq> Column<T> {
-    fn of(values: impl Iterator<Item = Option<T>> + Clone) -> Self {
-        let mut rest = values.clone();
-        let first = rest.next().flatten();
-        if rest.all(|value| value == first) {
-            return Self { each: Vec::new(), all: first };
-        }
-        Self { each: values.collect(), all: None }
+/// Of a moment that is the write itself or before it: none stands for the write.
+fn moment_or_write(when: When) -> Option<Moment> {
+    match when {
+        When::At(moment) => Some(Moment(moment)),
+        When::AfterWrite(_) => None,
     }
 }
 
-/// What a row of the list stands under: at random, so that no two are listed alike.
-pub(super) fn fresh_number() -> i64 {
-    RandomState::new().build_hasher().finish().cast_signed()
-}
-
-/// Text as the server takes it: it knows no NUL. The record itself is kept as it is.
-fn text(text: &str) -> Cow<'_, str> {
+/// Text for people, as the server takes it: it knows no NUL.
+pub(super) fn text(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// A row as it was read, not yet understood.
-pub(super) struct Stored {
-    id: Id,
-    pub(super) revision: Revision,
-    written_at: Timestamp,
-    now: Timestamp,
-    draft: Result<Draft, Error>,
+/// The record of a row in the order of `sql::COLUMNS`, with the store's time behind them.
+///
+/// # Errors
+///
+/// `Corrupt` where it cannot be understood.
+pub(super) fn seen(row: &Row) -> Result<Seen, Error> {
+    read(row)?.seen(last_moment(row)?)
 }
 
-impl Stored {
-    /// From the columns revision, written_at, record and now, from `first` on.
-    pub(super) fn read(id: Id, row: &Row, first: usize) -> Result<Self, Error> {
-        Ok(Self {
-            id,
-            revision: Revision(column::<i64>(row, first)?.cast_unsigned()),
-            written_at: column::<Moment>(row, first + 1)?.0,
-            draft: codec::decode(column::<&[u8]>(row, first + 2)?),
-            now: column::<Moment>(row, first + 3)?.0,
-        })
-    }
+/// The same without the time.
+pub(super) fn record(row: &Row) -> Result<Record, Error> {
+    read(row)?.record()
+}
 
-    /// The record; `Corrupt` where it cannot be understood, and never absent.
-    pub(super) fn record(self) -> Result<Record, Error> {
-        let id = self.id;
-        let draft = self.draft.map_err(|error| {
-            Error::new(error.kind(), format!("record {id} cannot be read: {error}")).because(error)
-        })?;
-        Ok(draft.stamp(self.written_at))
-    }
+/// The moment that a row ends with.
+pub(super) fn last_moment(row: &Row) -> Result<Timestamp, Error> {
+    Ok(column::<Moment>(row, row.len() - 1)?.0)
+}
 
-    pub(super) fn seen(self) -> Result<Seen, Error> {
-        let (revision, now) = (self.revision, self.now);
-        Ok(Seen { record: Arc::new(self.record()?), revision, now })
-    }
+fn read(row: &Row) -> Result<sql::Row<'_>, Error> {
+    let moment = |place| column::<Moment>(row, place).map(|moment| moment.0.as_micros());
+    let moment_or_null =
+        |place| column::<Option<Moment>>(row, place).map(|moment| moment.map(|moment| moment.0.as_micros()));
+    Ok(sql::Row {
+        id: column(row, 0)?,
+        revision: column(row, 1)?,
+        scope: column(row, 2)?,
+        label: column(row, 3)?,
+        key: column(row, 4)?,
+        route: column(row, 5)?,
+        state: column(row, 6)?,
+        attempt: column(row, 7)?,
+        token: column(row, 8)?,
+        effects: column(row, 9)?,
+        retention_us: column(row, 10)?,
+        created_at: moment(11)?,
+        began_at: moment(12)?,
+        written_at: moment(13)?,
+        due_at: moment_or_null(DUE_AT)?,
+        lapses_at: moment_or_null(15)?,
+        expires_at: moment_or_null(16)?,
+        unknown_since: moment_or_null(UNKNOWN_SINCE)?,
+        reason: column(row, 18)?,
+        dead_letter: column(row, 19)?,
+        completed_by: column(row, 20)?,
+        recovery_point: column(row, 21)?,
+        status: column::<Option<i32>>(row, 22)?.map(i64::from),
+        headers: column(row, 23)?,
+        body: column(row, 24)?,
+        rest: column(row, 25)?,
+    })
+}
+
+/// Where some columns stand that listings go by, whether or not the rest can be understood.
+pub(super) const REVISION: usize = 1;
+pub(super) const DUE_AT: usize = 14;
+pub(super) const UNKNOWN_SINCE: usize = 17;
+
+/// The id of a row, which it has whether or not the rest can be understood.
+pub(super) fn id(row: &Row) -> Result<Id, Error> {
+    column::<&[u8]>(row, 0)?.try_into().map(Id).map_err(|_| {
+        Error::new(ErrorKind::Corrupt, "an id of a row has not 32 bytes; restore the table from a backup")
+    })
 }
 
 /// A column of ours: of another type it is not ours.
 pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<T, Error> {
     row.try_get(place).map_err(|error| {
-        let message =
-            format!("column {place} of a row is not what we wrote: {error}; restore it from a backup");
+        let name = row.columns().get(place).map_or("?", tokio_postgres::Column::name);
+        let message = format!(
+            "column \"{name}\" of a row is not what a migration made it: {error}; restore the table from a backup"
+        );
         Error::new(ErrorKind::Corrupt, message)
-    })
-}
-
-/// An id as a column has it.
-pub(super) fn id(row: &Row, place: usize) -> Result<Id, Error> {
-    id_of(column(row, place)?)
-}
-
-pub(super) fn id_of(bytes: &[u8]) -> Result<Id, Error> {
-    bytes.try_into().map(Id).map_err(|_| {
-        Error::new(ErrorKind::Corrupt, "an id of a row has not 32 bytes; restore the table from a backup")
     })
 }
 
@@ -229,13 +249,17 @@ pub(super) struct Moment(pub(super) Timestamp);
 
 /// 2000-01-01, in microseconds since the Unix epoch.
 const EPOCH: i64 = 946_684_800_000_000;
-/// 4713 BC and AD 294276: what lies beyond is infinite to the server.
+/// 4713 BC: what was before is infinitely long ago to the server.
 const EARLIEST: i64 = -211_813_488_000_000_000;
-const LATEST: i64 = 9_223_371_331_199_999_999;
+
+impl Moment {
+    const LAST: Self = Self(Timestamp::from_micros(i64::MAX));
+}
 
 impl ToSql for Moment {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
-        let micros = self.0.as_micros().saturating_sub(EPOCH).clamp(EARLIEST, LATEST);
+        let micros = self.0.as_micros().saturating_sub(EPOCH);
+        let micros = if micros < EARLIEST { i64::MIN } else { micros };
         out.extend_from_slice(&micros.to_be_bytes());
         Ok(IsNull::No)
     }
@@ -247,13 +271,36 @@ impl ToSql for Moment {
     to_sql_checked!();
 }
 
+impl FromSql<'_> for Moment {
+    fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn StdError + Sync + Send>> {
+        let micros = match i64::from_be_bytes(raw.try_into()?) {
+            i64::MIN => i64::MIN,
+            micros => micros.saturating_add(EPOCH),
+        };
+        Ok(Self(Timestamp::from_micros(micros)))
+    }
+
+    fn accepts(of: &Type) -> bool {
+        *of == Type::TIMESTAMPTZ
+    }
+}
+
 /// A span of time on the wire, in microseconds: an interval without days and months.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Span(i64);
 
+/// Two hundred thousand years: the server can add that to any moment it lives to see.
+const SPAN_MAX: i64 = 200_000 * 365 * 86_400 * 1_000_000;
+
 impl Span {
-    pub(super) fn of(span: Duration) -> Self {
-        Self(i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(SPAN_MAX))
+    /// None where that is for ever.
+    fn of(span: Duration) -> Option<Self> {
+        i64::try_from(span.as_micros()).ok().filter(|micros| *micros <= SPAN_MAX).map(Self)
+    }
+
+    /// The same, or the longest there is.
+    pub(super) fn at_most(span: Duration) -> Self {
+        Self::of(span).unwrap_or(Self(SPAN_MAX))
     }
 }
 
@@ -272,47 +319,35 @@ impl ToSql for Span {
     to_sql_checked!();
 }
 
-impl FromSql<'_> for Moment {
-    fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn StdError + Sync + Send>> {
-        let micros = i64::from_be_bytes(raw.try_into()?);
-        Ok(Self(Timestamp::from_micros(micros.saturating_add(EPOCH))))
-    }
-
-    fn accepts(of: &Type) -> bool {
-        *of == Type::TIMESTAMPTZ
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sent(micros: i64) -> i64 {
+    fn sent(micros: i64) -> [u8; 8] {
         let mut bytes = BytesMut::new();
         Moment(Timestamp::from_micros(micros)).to_sql(&Type::TIMESTAMPTZ, &mut bytes).unwrap();
-        i64::from_be_bytes(bytes[..].try_into().unwrap())
-    }
-
-    #[test]
-    fn what_is_the_same_throughout_is_sent_once() {
-        let sent = |values: &[Option<u8>]| {
-            let column = Column::of(values.iter().copied());
-            (column.each, column.all)
-        };
-        assert_eq!(sent(&[]), (vec![], None));
-        assert_eq!(sent(&[Some(1), Some(1)]), (vec![], Some(1)));
-        assert_eq!(sent(&[None, None]), (vec![], None));
-        for mixed in [[Some(1), Some(2)], [Some(1), None], [None, Some(1)]] {
-            assert_eq!(sent(&mixed), (mixed.to_vec(), None), "a null stands for itself where all are sent");
-        }
+        bytes[..].try_into().unwrap()
     }
 
     #[test]
     fn moments_are_exact_and_stay_within_what_the_server_knows() {
-        for micros in [0, 1, -1, EPOCH, 4_102_444_800_999_999] {
-            let raw = sent(micros).to_be_bytes();
-            assert_eq!(Moment::from_sql(&Type::TIMESTAMPTZ, &raw).unwrap().0, Timestamp::from_micros(micros));
+        for micros in [0, 1, -1, EPOCH, 4_102_444_800_999_999, i64::MAX, i64::MIN] {
+            let read = Moment::from_sql(&Type::TIMESTAMPTZ, &sent(micros)).unwrap();
+            assert_eq!(read.0, Timestamp::from_micros(micros));
         }
-        assert_eq!((sent(i64::MIN), sent(i64::MAX)), (EARLIEST, i64::MAX - EPOCH));
+        assert_eq!(i64::from_be_bytes(sent(EARLIEST)), i64::MIN, "the server's minus infinity");
+    }
+
+    #[test]
+    fn a_span_that_is_for_ever_is_the_last_moment() {
+        let planned = |at: Option<i64>, after| {
+            let planned = Planned::of(Due { at: at.map(Timestamp::from_micros), after_write: after });
+            (planned.at.map(|at| at.0.as_micros()), planned.after.map(|after| after.0))
+        };
+        let hour = Duration::from_secs(3_600);
+        assert_eq!(planned(None, None), (None, None));
+        assert_eq!(planned(Some(7), Some(hour)), (Some(7), Some(3_600_000_000)));
+        assert_eq!(planned(None, Some(Duration::MAX)), (Some(i64::MAX), None));
+        assert_eq!(planned(Some(7), Some(Duration::MAX)), (Some(7), None));
     }
 }

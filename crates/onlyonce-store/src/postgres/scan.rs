@@ -1,105 +1,74 @@
-//! Listings: by id, or what is due in the order it fell due.
+//! Listings, and how many records there are.
 
-use std::collections::BTreeSet;
-
-use onlyonce_core::record::{Id, StateName};
+use onlyonce_core::record::{StateName, StateSet};
 use onlyonce_core::time::Timestamp;
 use tokio_postgres::Row;
 
-use super::due;
 use super::pool::Pool;
-use super::row::{self, Moment, Stored, column};
+use super::row::{self, DUE_AT, Moment, UNKNOWN_SINCE, column};
 use super::statement::Verb;
-use crate::{Cursor, Error, ErrorKind, Page, Query};
+use super::url::Database;
+use crate::listing::{self, Place};
+use crate::{Count, Error, Order, Page, Query};
 
+/// So many records of a state are counted; beyond that the server's statistics say about how many there are.
+const COUNTED_MAX: i64 = 100_000;
+
+/// A page of records. A listing for workers (what is due, what is unknown) leaves out what cannot be understood, or one damaged
+/// row would keep them from all others; a listing for people says so.
 pub(super) async fn list(pool: &Pool, query: &Query) -> Result<Page, Error> {
-    let limit = one_more(query.limit);
-    let after_id = query.after.as_ref().map_or(&[][..], |Cursor { id: Id(id), .. }| id);
-    let scope = query.scope.as_ref().map(|scope| &scope[..]);
-    if query.only_due {
-        return due_page(pool, query, scope).await;
-    }
-    let rows = match query.state {
-        // Most records are completed: those are read in the order of their ids.
-        None | Some(StateName::Completed) => {
-            let state = query.state.map(StateName::as_str);
-            pool.query(Verb::ById, &[&after_id, &scope, &limit, &state]).await?
+    let mut records = Vec::new();
+    let (rows, next) = listing::page(rows(pool, query).await?, query.limit);
+    for row in rows {
+        match (query.order, row::seen(&row)) {
+            (_, Ok(seen)) => records.push((row::id(&row)?, seen)),
+            (Order::Any, Err(error)) => return Err(error),
+            (Order::Due | Order::UnknownSince, Err(_)) => {}
         }
-        Some(state) => pool.query(Verb::ByState, &[&state.as_str(), &after_id, &scope, &limit]).await?,
+    }
+    Ok(Page { records, next })
+}
+
+/// Up to one row more than a page, in order, each with its place.
+pub(super) async fn rows(pool: &Pool, query: &Query) -> Result<Vec<(Place, Row)>, Error> {
+    let after = Place::or_start(Place::of(query)?);
+    let (at, id) = (Moment(after.at), &after.id.0[..]);
+    let limit = i64::try_from(query.one_more()).unwrap_or(i64::MAX);
+    let states: Vec<&str> = query.states.iter().map(StateName::as_str).collect();
+    // Nothing to filter by: the server cannot think that few records pass.
+    let some_states = Some(&states).filter(|_| query.states != StateSet::ALL);
+    let scope = query.scope.as_ref().map(|scope| &scope[..]);
+    let route = query.route.as_deref();
+    let rows = match query.order {
+        Order::Any => pool.query(Verb::ById, &[&id, &some_states, &scope, &route, &limit]).await?,
+        Order::Due => pool.query(Verb::Due, &[&at, &id, &states, &scope, &route, &limit]).await?,
+        Order::UnknownSince => {
+            pool.query(Verb::UnknownSince, &[&at, &id, &some_states, &scope, &route, &limit]).await?
+        }
     };
-    page(rows.iter().map(Listed::read).collect::<Result<Vec<_>, _>>()?, query)
-}
-
-/// What is due, as the list of that has it. Who has changed since it was looked at is left out.
-async fn due_page(pool: &Pool, query: &Query, scope: Option<&[u8]>) -> Result<Page, Error> {
-    due::turn(pool).await?;
-    let states: Vec<_> = query.state.map_or_else(|| StateName::ALL.to_vec(), |state| vec![state]);
-    let mut found = BTreeSet::new();
-    for state in &states {
-        let limit = query.limit.saturating_add(1);
-        found.append(&mut due::in_order(pool, *state, scope, query.after.as_ref(), limit).await?);
-    }
-    let has_next = found.len() > query.limit;
-    let places: Vec<_> = found.into_iter().take(query.limit).collect();
-    let next = places.last().filter(|_| has_next);
-    let next = next.map(|(due_at, id)| Cursor { due_at: Some(*due_at), id: *id });
-    let ids = places.iter().map(|(_, id)| *id).collect::<Vec<_>>();
-    let mut listed = load_due(pool, &ids, &states).await?;
-    listed.sort_unstable_by_key(|listed| (listed.due_at, listed.id));
-    let records = listed.into_iter().map(|listed| Ok((listed.id, listed.stored.seen()?)));
-    Ok(Page { records: records.collect::<Result<_, Error>>()?, next })
-}
-
-/// Those of these records that are in one of these states, and due.
-pub(super) async fn load_due(pool: &Pool, ids: &[Id], states: &[StateName]) -> Result<Vec<Listed>, Error> {
-    let ids: Vec<&[u8]> = ids.iter().map(|id| &id.0[..]).collect();
-    let states: Vec<&str> = states.iter().map(|state| state.as_str()).collect();
-    let rows = pool.query(Verb::LoadDue, &[&ids, &states]).await?;
-    rows.iter().map(Listed::read).collect()
-}
-
-/// How many records there are in each state, all of them read by the server alone.
-pub(super) async fn count(pool: &Pool) -> Result<Vec<(StateName, u64)>, Error> {
-    let rows = pool.query(Verb::Count, &[]).await?;
-    let mut counts: Vec<_> = StateName::ALL.into_iter().map(|state| (state, 0)).collect();
-    for row in &rows {
-        let (name, number): (&str, i64) = (column(row, 0)?, column(row, 1)?);
-        let Some((_, count)) = counts.iter_mut().find(|(state, _)| state.as_str() == name) else {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!("state \"{name}\" of a row is not what we wrote"),
-            ));
+    let placed = |row: Row| {
+        let at = match query.order {
+            Order::Any => Timestamp::from_micros(0),
+            Order::Due => column::<Moment>(&row, DUE_AT)?.0,
+            Order::UnknownSince => column::<Moment>(&row, UNKNOWN_SINCE)?.0,
         };
-        *count = u64::try_from(number).unwrap_or(0);
-    }
-    Ok(counts)
+        Ok((Place { at, id: row::id(&row)? }, row))
+    };
+    rows.into_iter().map(placed).collect()
 }
 
-/// A row of a listing, not yet understood.
-pub(super) struct Listed {
-    pub(super) id: Id,
-    pub(super) due_at: Option<Timestamp>,
-    pub(super) stored: Stored,
-}
-
-impl Listed {
-    /// From the columns id, those of a record, and due_at.
-    fn read(row: &Row) -> Result<Self, Error> {
-        let id = row::id(row, 0)?;
-        let due_at = column::<Option<Moment>>(row, 5)?.map(|moment| moment.0);
-        Ok(Self { id, due_at, stored: Stored::read(id, row, 1)? })
-    }
-}
-
-fn page(listed: Vec<Listed>, query: &Query) -> Result<Page, Error> {
-    let has_next = listed.len() > query.limit;
-    let last = query.limit.checked_sub(1).and_then(|last| listed.get(last)).filter(|_| has_next);
-    let next = last.map(|last| Cursor { due_at: None, id: last.id });
-    let records = listed.into_iter().take(query.limit).map(|listed| Ok((listed.id, listed.stored.seen()?)));
-    Ok(Page { records: records.collect::<Result<_, Error>>()?, next })
-}
-
-/// A page and one record more, which only says that there is another page.
-fn one_more(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)
+/// How many records there are in each state.
+pub(super) async fn count(pool: &Pool, database: &Database) -> Result<Vec<(StateName, Count)>, Error> {
+    let states = StateName::ALL.map(StateName::as_str);
+    let table = format!("{}.onlyonce_record", database.quoted_schema());
+    let rows = pool.query(Verb::Count, &[&&states[..], &(COUNTED_MAX + 1), &table]).await?;
+    let counted = |(state, row): (StateName, &Row)| {
+        let (counted, about): (i64, Option<i64>) = (column(row, 1)?, column(row, 2)?);
+        let number = |number: i64| number.max(0).cast_unsigned();
+        Ok(match counted {
+            0..=COUNTED_MAX => (state, Count::Exact(number(counted))),
+            _ => (state, Count::About(number(about.unwrap_or(0).max(counted)))),
+        })
+    };
+    StateName::ALL.into_iter().zip(&rows).map(counted).collect()
 }

@@ -16,8 +16,8 @@ use super::failure::Failure;
 use super::tls::Tls;
 use crate::ErrorKind;
 
-/// What a URL names. It holds a password: it has no `Debug`, and only [`Place::shown`] is ever told.
-pub(super) struct Place {
+/// What a URL names. It holds a password: it has no `Debug`, and only [`Database::shown`] is ever told.
+pub(super) struct Database {
     pub(super) config: Config,
     /// The same for each host alone, in the order of the URL.
     pub(super) hosts: Vec<Config>,
@@ -29,6 +29,8 @@ pub(super) struct Place {
     pub(super) schema: String,
     /// For messages and logs: who, where, which database.
     pub(super) shown: String,
+    /// Servers that only resemble PostgreSQL are used all the same.
+    pub(super) is_unproven_allowed: bool,
 }
 
 /// What a URL says that is ours to understand.
@@ -39,6 +41,7 @@ struct Ours {
     root: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
+    unproven: Option<String>,
 }
 
 /// Where tables are if nobody says otherwise.
@@ -48,7 +51,7 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const REMEDY: &str =
     "write postgres://USER:PASSWORD@HOST:PORT/DATABASE, with what is special in them percent-encoded";
 
-impl Place {
+impl Database {
     pub(super) fn parse(url: &str) -> Result<Self, Failure> {
         let (ours, theirs) = divide(url)?;
         // What the parser says may quote what it could not read, and that may be the password.
@@ -76,8 +79,16 @@ impl Place {
                 "leave the parameter out, or name one",
             ));
         }
+        let is_unproven_allowed = match ours.unproven.as_deref() {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(other) => {
+                let what = format!("unproven \"{other}\" of the PostgreSQL URL is neither true nor false");
+                return Err(wrong(&what, "leave the parameter out, or write unproven=true"));
+            }
+        };
         let hosts = each_host(&config);
-        Ok(Self { config, hosts, last: AtomicUsize::new(0), tls, schema, shown })
+        Ok(Self { config, hosts, last: AtomicUsize::new(0), tls, schema, shown, is_unproven_allowed })
     }
 
     /// How long connecting to one host may take, with everything that belongs to it: one that is silent must leave time
@@ -118,6 +129,7 @@ fn divide(url: &str) -> Result<(Ours, String), Failure> {
             "sslrootcert" => ours.root = Some(value()?.into()),
             "sslcert" => ours.certificate = Some(value()?.into()),
             "sslkey" => ours.key = Some(value()?.into()),
+            "unproven" => ours.unproven = Some(value()?),
             _ => theirs.push(parameter),
         }
     }
@@ -236,8 +248,8 @@ fn decoded(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn parsed(url: &str) -> Place {
-        Place::parse(url).map_err(|failure| failure.to_string()).unwrap()
+    fn parsed(url: &str) -> Database {
+        Database::parse(url).map_err(|failure| failure.to_string()).unwrap()
     }
 
     #[test]
@@ -259,21 +271,21 @@ mod tests {
 
     #[test]
     fn the_schema_is_ours_and_what_libpq_knows_is_passed_on() {
-        let place =
+        let database =
             parsed("postgres://ann@localhost/pay?schema=My%20%22Keys&application_name=x&connect_timeout=9");
-        assert_eq!(place.schema, "My \"Keys");
-        assert_eq!(place.quoted_schema(), "\"My \"\"Keys\"");
-        assert_eq!(place.config.get_application_name(), Some("x"));
-        assert_eq!(place.connects_within(), Duration::from_secs(9));
+        assert_eq!(database.schema, "My \"Keys");
+        assert_eq!(database.quoted_schema(), "\"My \"\"Keys\"");
+        assert_eq!(database.config.get_application_name(), Some("x"));
+        assert_eq!(database.connects_within(), Duration::from_secs(9));
         assert_eq!(parsed("postgres://ann@localhost/pay").schema, "public");
     }
 
     #[test]
     fn each_host_keeps_what_the_url_says_of_all() {
-        let place = parsed(
+        let database = parsed(
             "postgres://ann:s3cret@localhost:5433,127.0.0.1:5434/pay?connect_timeout=9&options=-c%20a=b",
         );
-        let [first, second] = &place.hosts[..] else { panic!("there are two") };
+        let [first, second] = &database.hosts[..] else { panic!("there are two") };
         assert_eq!((first.get_hosts().len(), first.get_ports()), (1, &[5433][..]));
         assert_eq!(
             (&second.get_hosts()[0], second.get_ports()),
@@ -287,13 +299,13 @@ mod tests {
                 (SslMode::Disable, KEEPALIVE_AFTER)
             );
         }
-        assert_eq!(place.connects_within(), Duration::from_millis(4_500), "one that is silent leaves time");
+        assert_eq!(database.connects_within(), Duration::from_millis(4_500), "one that is silent leaves time");
     }
 
     #[test]
     fn messages_tell_where_and_never_the_password() {
-        let place = parsed("postgres://ann:s3cret@localhost:5433,127.0.0.1/pay");
-        assert_eq!(place.shown, "localhost:5433,127.0.0.1:5432/pay");
+        let database = parsed("postgres://ann:s3cret@localhost:5433,127.0.0.1/pay");
+        assert_eq!(database.shown, "localhost:5433,127.0.0.1:5432/pay");
     }
 
     #[test]
@@ -305,12 +317,13 @@ mod tests {
             ("postgres://ann:s3cret@db/x?schema=%zz", "cannot be read"),
             ("postgres:///x", "names no host"),
             ("postgres://ann:s3cret@db/x?schema=", "empty schema"),
+            ("postgres://ann:s3cret@db/x?unproven=maybe", "unproven \"maybe\""),
             ("postgres://ann:s3cret@db/x?sslmode=prefer", "sslmode \"prefer\""),
             ("postgres://ann:s3cret@db/x?sslmode=verify-ca", "write sslmode=verify-full"),
             ("postgres://ann:s3cret@db/x?sslcert=a.pem", "only one of sslcert and sslkey"),
             ("postgres://ann:s3cret@db/x?sslrootcert=/no/such/file", "\"/no/such/file\""),
         ] {
-            let Err(failure) = Place::parse(url) else { panic!("{url} was taken") };
+            let Err(failure) = Database::parse(url) else { panic!("{url} was taken") };
             let message = failure.to_string();
             assert!(message.contains(told), "{url}: {message}");
             assert!(!message.contains("s3cret"), "{message}");

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
-mod batch;
 mod broken;
 mod postgres;
 mod sqlite;

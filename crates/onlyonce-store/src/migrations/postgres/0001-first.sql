@@ -1,0 +1,112 @@
+-- Records, one a row; src/sql.rs describes the columns. Moments are by the server's clock. Large columns stand last: the
+-- others are read without them.
+CREATE TABLE {schema}.onlyonce_record (
+    id             bytea PRIMARY KEY CHECK (octet_length(id) = 32), -- SHA-256 of scope and key
+    revision       bigint NOT NULL,      -- changes with every write; all 64 bits, as a signed number
+    attempt        bigint NOT NULL,
+    retention_us   bigint NOT NULL,
+    created_at     timestamptz NOT NULL,
+    began_at       timestamptz NOT NULL,
+    written_at     timestamptz NOT NULL,
+    due_at         timestamptz,          -- when it wants attention next; null: never
+    lapses_at      timestamptz,
+    expires_at     timestamptz,
+    unknown_since  timestamptz,
+    status         integer,
+    dead_letter    boolean NOT NULL,
+    state          text NOT NULL,        -- pending, running, completed, retryable, unknown
+    token          bytea NOT NULL,
+    effects        text NOT NULL,        -- local, keyed, queryable, opaque
+    scope          bytea NOT NULL,
+    label          text,
+    key            text NOT NULL,
+    route          text,
+    reason         text,
+    completed_by   text,
+    recovery_point text,
+    rest           bytea NOT NULL,       -- terms, fingerprint, evidence, progress; versioned (src/codec.rs)
+    headers        bytea,                -- lines "name: value"
+    body           bytea
+);
+
+-- Due by state: the sweeper is not held up by a million expired records that wait for the reaper.
+CREATE INDEX onlyonce_record_by_due ON {schema}.onlyonce_record (state, due_at);
+
+-- The unknown ones, oldest first.
+CREATE INDEX onlyonce_record_by_unknown ON {schema}.onlyonce_record (unknown_since, id) WHERE unknown_since IS NOT NULL;
+
+-- For people: digests in hex, no answers.
+CREATE VIEW {schema}.onlyonce_keys AS
+SELECT encode(id, 'hex') AS id, encode(scope, 'hex') AS scope, label AS scope_label, key, route, state, attempt, effects,
+       recovery_point, status, reason, created_at, began_at, written_at AS updated_at, unknown_since, expires_at, due_at
+FROM {schema}.onlyonce_record;
+
+-- Messages stored with records. Anybody may store one: a plain INSERT of destination and payload is delivered.
+CREATE TABLE {schema}.onlyonce_outbox (
+    number       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- about the order they were stored in
+    key          text NOT NULL DEFAULT gen_random_uuid()::text UNIQUE CHECK (key ~ '^[A-Za-z0-9_:-]{1,128}$'),
+    destination  text NOT NULL,
+    payload      bytea CHECK (octet_length(payload) <= 1048576), -- null once delivered
+    content_type text NOT NULL DEFAULT 'application/json',
+    group_key    text CHECK (char_length(group_key) BETWEEN 1 AND 255), -- order within destination and group
+    record       bytea,                                          -- the id of the record it was stored with
+    state        text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'claimed', 'delivered', 'dead')),
+    deliveries   integer NOT NULL DEFAULT 0,
+    token        bytea,                                          -- of the last claim that is not settled
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    due_at       timestamptz NOT NULL DEFAULT clock_timestamp(), -- when it may be claimed; of a claim, when it lapses
+    delivered_at timestamptz,
+    provider_id  text,
+    errors       jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(errors) = 'array'), -- [{"at", "delivery", "error"}]
+    CHECK (payload IS NOT NULL OR state = 'delivered')
+);
+
+-- What is due, however many messages were delivered; and the dead letters.
+CREATE INDEX onlyonce_outbox_by_due ON {schema}.onlyonce_outbox (due_at, number) WHERE state IN ('waiting', 'claimed');
+CREATE INDEX onlyonce_outbox_dead ON {schema}.onlyonce_outbox (number) WHERE state = 'dead';
+
+-- Expired records that are kept for audit. Their keys may be used again, so an id may be here more than once.
+CREATE TABLE {schema}.onlyonce_archive (
+    number         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    archived_at    timestamptz NOT NULL,
+    id             bytea NOT NULL,
+    revision       bigint NOT NULL,
+    attempt        bigint NOT NULL,
+    retention_us   bigint NOT NULL,
+    created_at     timestamptz NOT NULL,
+    began_at       timestamptz NOT NULL,
+    written_at     timestamptz NOT NULL,
+    due_at         timestamptz,
+    lapses_at      timestamptz,
+    expires_at     timestamptz,
+    unknown_since  timestamptz,
+    status         integer,
+    dead_letter    boolean NOT NULL,
+    state          text NOT NULL,
+    token          bytea NOT NULL,
+    effects        text NOT NULL,
+    scope          bytea NOT NULL,
+    label          text,
+    key            text NOT NULL,
+    route          text,
+    reason         text,
+    completed_by   text,
+    recovery_point text,
+    rest           bytea NOT NULL,
+    headers        bytea,
+    body           bytea
+);
+
+CREATE INDEX onlyonce_archive_by_id ON {schema}.onlyonce_archive (id, number);
+
+-- The store itself: its name, and the epoch by which nodes know that their copies of completed records are no longer to be
+-- believed.
+CREATE TABLE {schema}.onlyonce_store (
+    one   integer PRIMARY KEY CHECK (one = 1),
+    name  bytea NOT NULL CHECK (octet_length(name) = 16),
+    epoch bigint NOT NULL
+);
+
+-- Two of them, since a UUID has bits that are not random.
+INSERT INTO {schema}.onlyonce_store (one, name, epoch)
+SELECT 1, substring(sha256(convert_to(gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8')) FROM 1 FOR 16), 1;
