@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use onlyonce::store::postgres::{Options, Postgres};
-use onlyonce::store::{Change, Epoch, Error, Outbox, Page, Query, Store, Swapped};
-use onlyonce_core::record::{Id, Seen};
+use onlyonce::store::{Change, Count, EpochSeen, Error, Outbox, Page, Promises, Query, Store, Swapped};
+use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_testkit::engines::postgres::Server;
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
@@ -111,12 +111,20 @@ impl Store for Moved {
         self.call(move |inner| async move { inner.store.reap(limit).await }).await
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        self.call(|inner| async move { inner.store.count().await }).await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.call(|inner| async move { inner.store.epoch().await }).await
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         self.call(|inner| async move { inner.store.raise_epoch().await }).await
+    }
+
+    fn promises(&self) -> Promises {
+        self.inner.store.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use onlyonce::store::clock::{Clock, SystemClock};
 use onlyonce::store::memory::Memory;
 use onlyonce::store::sqlite::{Options, Sqlite};
-use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
-use onlyonce_core::record::{Id, Seen};
+use onlyonce::store::{Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped};
+use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_core::time::Timestamp;
 use serde::Deserialize;
 use tokio::sync::Notify;
@@ -97,7 +97,7 @@ impl Disk {
 
     /// Every record there is.
     pub(crate) async fn records(&self) -> Vec<Seen> {
-        let query = Query { state: None, scope: None, only_due: false, after: None, limit: usize::MAX - 1 };
+        let query = Query::all(usize::MAX - 1);
         let page = self.store().scan(query).await.expect("the engine itself is well");
         page.records.into_iter().map(|(_, seen)| seen).collect()
     }
@@ -257,7 +257,11 @@ impl Store for Faulty {
     }
 
     /// No call that a case counts: it is nobody's request.
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        self.disk.store().count().await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         match self.passed().await {
             StoreMode::Down | StoreMode::LoseAnswers => Err(away()),
             StoreMode::Up | StoreMode::Full | StoreMode::Stale | StoreMode::Stall | StoreMode::Flushed => {
@@ -269,6 +273,10 @@ impl Store for Faulty {
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         self.disk.store().raise_epoch().await
+    }
+
+    fn promises(&self) -> Promises {
+        self.disk.store().promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

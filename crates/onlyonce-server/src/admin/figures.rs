@@ -74,7 +74,10 @@ impl Figures {
         match timeout(CENSUS_WITHIN, engine.census()).await {
             Ok(Ok(census)) => {
                 for (state, count) in census.records {
-                    gauge!("onlyonce_records", "state" => state.as_str()).set(as_float(count));
+                    // What an engine can only guess is left out.
+                    if let Some(count) = count.number() {
+                        gauge!("onlyonce_records", "state" => state.as_str()).set(as_float(count));
+                    }
                 }
                 let oldest = census.oldest_unknown.unwrap_or_default();
                 gauge!("onlyonce_oldest_unknown_seconds").set(oldest.as_secs_f64());

@@ -17,9 +17,9 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
-use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::{Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped};
 use onlyonce::{Onlyonce, Policy};
-use onlyonce_core::record::{Id, Seen};
+use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_core::time::Timestamp;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -168,7 +168,11 @@ impl Store for FaultyStore {
         self.memory.reap(limit).await
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        self.memory.count().await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.epochs.fetch_add(1, Ordering::SeqCst);
         let fault = *self.always.lock().unwrap();
         match fault {
@@ -183,6 +187,10 @@ impl Store for FaultyStore {
         let answer_lost = self.fault().await?;
         self.memory.raise_epoch().await?;
         if answer_lost { Err(lost()) } else { Ok(()) }
+    }
+
+    fn promises(&self) -> Promises {
+        self.memory.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -7,8 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
-use onlyonce_core::record::{Id, Seen};
+use onlyonce::store::{
+    Change, Count as RecordCount, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+};
+use onlyonce_core::record::{Id, Seen, StateName};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -165,12 +167,20 @@ impl Store for Link {
         self.call(move |truth| truth.reap(limit)).await
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    async fn count(&self) -> Result<Vec<(StateName, RecordCount)>, Error> {
+        self.call(|truth| truth.count()).await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.call(|truth| truth.epoch()).await
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         self.call(|truth| truth.raise_epoch()).await
+    }
+
+    fn promises(&self) -> Promises {
+        self.truth.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
