@@ -64,6 +64,10 @@ async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
             let detail = format!("no answer within {} ms", waited.as_millis());
             json!({ "state": "stalled", "millis": millis(waited), "detail": detail })
         }
+        Health::Unfit { code, says, remedy } => {
+            tracing::warn!(code, remedy, "not ready: {says}");
+            json!({ "state": "failed", "code": code, "detail": format!("{remedy}; the log has more") })
+        }
         // What the store said may name hosts and files: it is in the log, not here.
         Health::Failed { error } => {
             tracing::warn!(%error, "not ready: the store failed");

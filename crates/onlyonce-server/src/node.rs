@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use onlyonce::Engine;
-use onlyonce::store::Store;
+use onlyonce::store::{Level, Store};
 use onlyonce::worker::Workers;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -14,6 +14,18 @@ use crate::admin::{self, Admin, Figures};
 use crate::config::Config;
 use crate::gateway::{Gateway, Place};
 use crate::store;
+
+/// A store of which a promise does not hold is not served from.
+async fn refuse_unfit(engine: &Engine) -> Result<()> {
+    let findings = engine.examine().await?;
+    let errors = findings.into_iter().filter(|finding| finding.level == Level::Error);
+    let told: Vec<_> =
+        errors.map(|finding| format!("{} ({}); {}", finding.says, finding.code, finding.remedy)).collect();
+    if told.is_empty() {
+        return Ok(());
+    }
+    bail!("the store cannot be used: {}", told.join("; "))
+}
 
 /// A node that serves.
 pub(crate) struct Node {
@@ -32,6 +44,7 @@ impl Node {
     pub(crate) async fn start(config: Config, figures: Figures) -> Result<Self> {
         let store = config.store.open(config.expired).await?;
         let engine = Engine::new(store.clone());
+        refuse_unfit(&engine).await?;
         let listener = TcpListener::bind(config.admin).await;
         let listener = listener
             .with_context(|| format!("cannot listen on \"{}\"; set admin to a free address", config.admin))?;

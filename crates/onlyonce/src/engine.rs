@@ -11,7 +11,7 @@
 //!  finish ─ loop { finish ─ swap }, while the token is its own
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onlyonce_core::machine::{self, Decision, Finish, FromCopy, Renewal, Request};
@@ -54,6 +54,8 @@ pub struct Engine {
     pub(crate) tasks: Tasks,
     pub(crate) times: Times,
     pub(crate) trouble: Trouble,
+    /// The codes of what was found when the store was last examined.
+    pub(crate) findings: Mutex<Vec<&'static str>>,
 }
 
 /// What became of a request.
@@ -115,6 +117,7 @@ impl Engine {
             tasks: Tasks::default(),
             times: Times::default(),
             trouble: Trouble::default(),
+            findings: Mutex::default(),
         })
     }
 

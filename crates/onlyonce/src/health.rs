@@ -29,6 +29,15 @@ pub enum Health {
         /// How long was waited.
         waited: Duration,
     },
+    /// It answers, and a promise of its does not hold: see [`onlyonce_store::Finding`].
+    Unfit {
+        /// The name of what is wrong.
+        code: &'static str,
+        /// What is wrong, for operators: it may name hosts and files.
+        says: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// It answers that it cannot.
     Failed {
         /// What it said, for operators: it may name hosts and files.
@@ -41,7 +50,7 @@ impl Health {
     pub fn is_ready(&self) -> bool {
         match self {
             Self::Well { .. } | Self::Slow { .. } => true,
-            Self::Stalled { .. } | Self::Failed { .. } => false,
+            Self::Stalled { .. } | Self::Unfit { .. } | Self::Failed { .. } => false,
         }
     }
 }
@@ -101,17 +110,16 @@ impl Engine {
             Ok(Ok(_)) => {}
         }
         let took = asked_at.elapsed();
-        if let Some(error) = self.trouble.recent() {
-            return Health::Failed { error };
-        }
-        match timeout(patience, self.store().examine()).await {
+        let findings = match timeout(patience, self.store().examine()).await {
             Err(_) => return Health::Stalled { waited: patience },
             Ok(Err(error)) => return Health::Failed { error: chain(&error) },
-            Ok(Ok(findings)) => {
-                if let Some(error) = findings.into_iter().find(|finding| finding.level == Level::Error) {
-                    return Health::Failed { error: format!("{}; {}", error.says, error.remedy) };
-                }
-            }
+            Ok(Ok(findings)) => findings,
+        };
+        if let Some(wrong) = findings.into_iter().find(|finding| finding.level == Level::Error) {
+            return Health::Unfit { code: wrong.code, says: wrong.says, remedy: wrong.remedy };
+        }
+        if let Some(error) = self.trouble.recent() {
+            return Health::Failed { error };
         }
         if took < SLOW { Health::Well { took } } else { Health::Slow { took } }
     }
