@@ -22,15 +22,21 @@ fn shim(folder: &Folder) -> PathBuf {
     library
 }
 
-/// A process that writes until it is refused, on a disk whose syncs of files that end so begin to fail; and what it said.
+/// What became of a process on a disk whose syncs failed for a while.
 struct Victim {
     acknowledged: Vec<String>,
-    refused: String,
+    /// What it was refused with; none where it went on as if nothing had happened.
+    refused: Option<String>,
 }
 
-/// Lets it write `before` records, then the syncs fail until it has been refused, and then they succeed again: the disk got
-/// room, and a store that believed it would go on.
-fn run(folder: &Folder, ending: &str, before: usize) -> Victim {
+/// So many are acknowledged before syncs begin to fail.
+const BEFORE: usize = 500;
+/// A process that was not refused after so many more goes on with a disk that has recovered; and after as many again is killed.
+const MEANWHILE: usize = 3_000;
+
+/// Lets a process write, lets the syncs of files whose names end so fail until it is refused, and then succeed again: the disk
+/// got room, and a store that believed it would go on.
+fn run(folder: &Folder, ending: &str) -> Victim {
     let switch = folder.path().join("switch");
     let mut child = kill::command(&folder.file())
         .env("LD_PRELOAD", shim(folder))
@@ -39,24 +45,32 @@ fn run(folder: &Folder, ending: &str, before: usize) -> Victim {
         .env("ONLYONCE_TEST_KILL_REFUSED", "1")
         .spawn()
         .unwrap();
-    let mut refused = None;
-    let mut acknowledged = Vec::new();
+    let mut victim = Victim { acknowledged: Vec::new(), refused: None };
     for line in kill::lines(&mut child) {
         if let Some((_, key)) = line.split_once("wrote ") {
-            acknowledged.push(key.to_owned());
-            if acknowledged.len() == before {
-                fs::write(&switch, ending).unwrap();
+            victim.acknowledged.push(key.to_owned());
+            match victim.acknowledged.len() {
+                BEFORE => fs::write(&switch, ending).unwrap(),
+                count if count == BEFORE + MEANWHILE => drop(fs::remove_file(&switch)),
+                count if count == BEFORE + 2 * MEANWHILE => child.kill().unwrap(),
+                _ => {}
             }
         } else if let Some((_, error)) = line.split_once("refused ") {
-            // The disk has room again; the process goes on trying for a while, and must be refused each time.
-            let _ = fs::remove_file(&switch);
-            refused = Some(error.to_owned());
+            // It goes on trying for a while, and must be refused each time.
+            drop(fs::remove_file(&switch));
+            victim.refused = Some(error.to_owned());
         }
     }
     child.wait().unwrap();
-    let refused = refused.expect("a process whose syncs fail is refused");
-    assert!(acknowledged.len() >= before);
-    Victim { acknowledged, refused }
+    assert!(victim.acknowledged.len() >= BEFORE);
+    victim
+}
+
+/// It was told why, and what to do.
+fn is_told(victim: &Victim) {
+    let refused = victim.refused.as_deref().expect("a process whose syncs fail is refused");
+    assert!(refused.contains("a sync of the store file failed"), "{refused}");
+    assert!(refused.contains("restart this process"), "{refused}");
 }
 
 /// What a power cut leaves, and what a process of ours makes of it.
@@ -79,26 +93,25 @@ async fn judge(folder: &Folder, victim: &Victim) {
 #[tokio::test]
 async fn a_failed_sync_of_the_database_file_loses_nothing_that_was_acknowledged() {
     let folder = Folder::new();
-    let victim = run(&folder, "onlyonce.db", 500);
-    assert!(victim.refused.contains("a sync of the store file failed"), "{}", victim.refused);
-    assert!(victim.refused.contains("restart this process"), "{}", victim.refused);
+    let victim = run(&folder, "onlyonce.db");
     judge(&folder, &victim).await;
+    is_told(&victim);
 }
 
 /// X06: a sync of the WAL, as commits make it, fails.
 #[tokio::test]
 async fn a_failed_sync_of_the_wal_loses_nothing_that_was_acknowledged() {
     let folder = Folder::new();
-    let victim = run(&folder, "-wal", 500);
-    assert!(victim.refused.contains("a sync of the store file failed"), "{}", victim.refused);
+    let victim = run(&folder, "-wal");
     judge(&folder, &victim).await;
+    is_told(&victim);
 }
 
 /// X06: without a power cut the next process recovers from the files as they are, and goes on.
 #[tokio::test]
 async fn a_restart_after_a_failed_sync_recovers_and_goes_on() {
     let folder = Folder::new();
-    let victim = run(&folder, "onlyonce.db", 500);
+    let victim = run(&folder, "onlyonce.db");
     let store = open(folder.file()).await;
     for key in &victim.acknowledged {
         assert!(store.load(id(key)).await.unwrap().is_some(), "{key} is lost");

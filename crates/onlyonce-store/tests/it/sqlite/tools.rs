@@ -59,7 +59,7 @@ async fn a_backup_by_sqlite3_under_load_opens_and_serves() {
     }
     let copy = folder.path().join("copy.db");
     let (from, to) = (folder.file(), copy.clone());
-    let backup = move || sqlite::run(&from, &format!(".timeout 10000\n.backup '{}'", to.display()));
+    let backup = move || sqlite::run(&from, &format!(".timeout 10000\n.backup '{}'\nSELECT 1", to.display()));
     tokio::task::spawn_blocking(backup).await.unwrap();
     let until = written.load(Ordering::Acquire) + 1;
     is_over.store(true, Ordering::Release);
@@ -99,7 +99,7 @@ async fn a_person_with_sqlite3_reads_what_stands_there() {
     insert(&store, draft("order-8", Effects::Keyed, running()), 2).await.unwrap();
     let told = sqlite::run(
         &folder.file(),
-        "SELECT key, state, attempt, status, CAST(body AS TEXT) LIKE '%paid%', expires_at > written_at
+        "SELECT key, state, attempt, status, instr(body, CAST('paid' AS BLOB)) > 0, expires_at > written_at
          FROM onlyonce_record ORDER BY key",
     );
     assert_eq!(told, "order-7|completed|1|201|1|1\norder-8|running|1|||\n");
