@@ -63,17 +63,17 @@ use crate::{Error, ErrorKind};
 
 /// How much goes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// The most rows of a batch; at least one.
-    pub rows_max: usize,
+    pub(crate) rows_max: usize,
     /// The most bytes of a batch, where it has more than one row.
-    pub bytes_max: usize,
+    pub(crate) bytes_max: usize,
     /// The most batches under way at once; at least one.
-    pub in_flight_max: usize,
+    pub(crate) in_flight_max: usize,
 }
 
 /// Collects writes into batches; see the module's documentation. Clones share the queue.
-pub struct Batcher<T, R> {
+pub(crate) struct Batcher<T, R> {
     shared: Arc<Shared<T, R>>,
 }
 
@@ -93,7 +93,7 @@ struct Waiting<T, R> {
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     /// Collects writes for `flush`, which answers each item of a batch in its order.
-    pub fn new<F>(limits: Limits, flush: impl Fn(Vec<T>) -> F + Send + Sync + 'static) -> Self
+    pub(crate) fn new<F>(limits: Limits, flush: impl Fn(Vec<T>) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Answers<R>> + Send + 'static,
     {
@@ -110,7 +110,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub async fn submit(&self, id: Id, bytes: usize, item: T) -> Result<R, Error> {
+    pub(crate) async fn submit(&self, id: Id, bytes: usize, item: T) -> Result<R, Error> {
         let goes_alone = lock(&self.shared.queue).go_alone(id);
         if goes_alone {
             return Alone::new(&self.shared, id, item).await;
@@ -127,7 +127,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub async fn ask(&self, bytes: usize, item: T) -> Result<R, Error> {
+    pub(crate) async fn ask(&self, bytes: usize, item: T) -> Result<R, Error> {
         self.hand_in(item, |queue, waiting| queue.push_free(bytes, waiting)).await
     }
 

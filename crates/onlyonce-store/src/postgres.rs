@@ -71,8 +71,8 @@ use crate::batch::{Batcher, Limits};
 use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
 use crate::promises::{Clock, Expiry, Listing, Survives};
 use crate::{
-    Change, Count, Epoch, EpochSeen, Error, ErrorKind, Expired, Finding, Page, Promises, Query, Schema, Store,
-    Swapped,
+    Change, Count, Epoch, EpochSeen, Error, ErrorKind, Expired, Finding, Page, Promises, Query, Schema,
+    Store, Swapped,
 };
 
 /// How a database is used. Every value works; the defaults were measured.
@@ -146,8 +146,12 @@ impl Postgres {
         let pool = |tuning| Arc::new(Pool::new(&database, &doubts, tuning));
         let requests = pool(tuning);
         let batches = pool(Tuning { connections: LIMITS.in_flight_max, lock: BATCH_LOCK_WAIT, ..tuning });
-        let background =
-            pool(Tuning { connections: BACKGROUND, statement: BACKGROUND_TIMEOUT, plans: Plans::Anew, ..tuning });
+        let background = pool(Tuning {
+            connections: BACKGROUND,
+            statement: BACKGROUND_TIMEOUT,
+            plans: Plans::Anew,
+            ..tuning
+        });
         examine::refuse_relatives(&background.connect().await?.client, &database).await?;
         let swaps = Batcher::new(LIMITS, move |swaps: Vec<Swap>| {
             let batches = batches.clone();
@@ -239,9 +243,7 @@ impl Store for Postgres {
         }
         match self.swaps.submit(id, swap.bytes(), swap).await? {
             Answer::Swapped(swapped) => Ok(swapped),
-            Answer::Alone(swap) => {
-                write::carried_on(self.requests.clone(), self.alone.clone(), *swap).await
-            }
+            Answer::Alone(swap) => write::carried_on(self.requests.clone(), self.alone.clone(), *swap).await,
         }
     }
 

@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::task::JoinHandle;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Row, SimpleQueryMessage, Socket, Statement};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Error, NoTls, Row, SimpleQueryMessage, Socket, Statement,
+};
 
 use super::row::{Swap, Values};
 use super::statement::Verb;
@@ -97,8 +99,9 @@ impl Connection {
         let statement = self.prepare(verb).await?;
         let values: Vec<_> = swaps.iter().map(|swap| Values::of(swap)).collect();
         let rows: Vec<_> = values.iter().map(Values::parameters).collect();
-        let columns: Vec<Vec<_>> =
-            (0..statement.params().len()).map(|column| rows.iter().map(|row| row[column]).collect()).collect();
+        let columns: Vec<Vec<_>> = (0..statement.params().len())
+            .map(|column| rows.iter().map(|row| row[column]).collect())
+            .collect();
         let parameters: Vec<_> = columns.iter().map(|column| column as &(dyn ToSql + Sync)).collect();
         self.client.query(&statement, &parameters).await
     }

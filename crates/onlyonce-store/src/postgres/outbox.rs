@@ -44,9 +44,12 @@ pub(super) async fn settle(pool: &Pool, key: &str, token: Token, settled: &Settl
             pool.write(Asked::Statement(Verb::Deliver, &[&key, &token, &provider_id])).await?
         }
         Settled::Again { after, error } => {
-            pool.write(Asked::Statement(Verb::Retry, &[&key, &token, &text(error), &Span::at_most(*after)])).await?
+            pool.write(Asked::Statement(Verb::Retry, &[&key, &token, &text(error), &Span::at_most(*after)]))
+                .await?
         }
-        Settled::Dead { error } => pool.write(Asked::Statement(Verb::Bury, &[&key, &token, &text(error)])).await?,
+        Settled::Dead { error } => {
+            pool.write(Asked::Statement(Verb::Bury, &[&key, &token, &text(error)])).await?
+        }
     };
     Ok(!rows.is_empty())
 }

@@ -169,7 +169,11 @@ impl Pool {
 
     /// What an answer says. Where nobody knows, none of the connections that are kept is used again: what happened to this one
     /// has likely happened to the others.
-    fn judge<T>(&self, answer: Result<T, tokio_postgres::Error>, connection: &Connection) -> Result<T, Failure> {
+    fn judge<T>(
+        &self,
+        answer: Result<T, tokio_postgres::Error>,
+        connection: &Connection,
+    ) -> Result<T, Failure> {
         let answer = answer.map_err(|error| Failure::of(&self.database, &error));
         match &answer {
             Err(failure) if failure.left == Left::Doubt => {

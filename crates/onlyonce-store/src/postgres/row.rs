@@ -63,7 +63,9 @@ pub(super) struct Values<'a> {
 impl<'a> Values<'a> {
     pub(super) fn of(swap: &'a Swap) -> Self {
         let columns = Columns::of(&swap.next);
-        let planned = |when: Option<When>| Planned::of(when.map_or_else(Due::default, |when| Due::default().or_at(when)));
+        let planned = |when: Option<When>| {
+            Planned::of(when.map_or_else(Due::default, |when| Due::default().or_at(when)))
+        };
         Self {
             id: &swap.id.0,
             expected: swap.expected,

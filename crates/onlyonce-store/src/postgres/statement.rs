@@ -48,10 +48,10 @@ impl Verb {
             Self::Load => LOAD.to_owned(),
             Self::LoadMany => LOAD_MANY.to_owned(),
             Self::Confirm => CONFIRM.to_owned(),
-            Self::Insert => filled(INSERT, &INSERTED, lone_parameter),
-            Self::Update => filled(UPDATE, &UPDATED, lone_parameter),
-            Self::InsertMany => filled(INSERT_MANY, &INSERTED, |_, name, _| format!("given.{name}")),
-            Self::UpdateMany => filled(UPDATE_MANY, &UPDATED, |_, name, _| format!("given.{name}")),
+            Self::Insert => self.filled(INSERT, |number, _, kind| format!("${number}::{kind}")),
+            Self::Update => self.filled(UPDATE, |number, _, kind| format!("${number}::{kind}")),
+            Self::InsertMany => self.filled(INSERT_MANY, |_, name, _| format!("given.{name}")),
+            Self::UpdateMany => self.filled(UPDATE_MANY, |_, name, _| format!("given.{name}")),
             Self::Epoch => EPOCH.to_owned(),
             Self::RaiseEpoch => RAISE_EPOCH.to_owned(),
             Self::ById => BY_ID.to_owned(),
@@ -86,6 +86,31 @@ impl Verb {
             .replace("{now}", "greatest(clock_timestamp(), record.written_at)")
             .replace("{schema}", schema)
     }
+
+    /// A write with its values, each parameter as `as_sql` says.
+    fn filled(self, sql: &str, as_sql: impl Fn(usize, &str, &str) -> String) -> String {
+        let stamp = match self {
+            Self::Update | Self::UpdateMany => "greatest(statement_timestamp(), record.written_at)",
+            _ => "statement_timestamp()",
+        };
+        let mut sql = sql.replace("{values}", VALUES).replace("{stamp}", stamp);
+        let (mut names, mut arrays) = (Vec::new(), Vec::new());
+        for (number, (name, kind)) in (1..).zip(self.parameters()) {
+            sql = sql.replace(&format!("{{{name}}}"), &as_sql(number, name, kind));
+            names.push(*name);
+            arrays.push(format!("${number}::{kind}[]"));
+        }
+        sql.replace("{given}", &format!("unnest({}) AS given ({})", arrays.join(", "), names.join(", ")))
+    }
+
+    /// What is sent for a write.
+    pub(super) fn parameters(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Update | Self::UpdateMany => &PARAMETERS,
+            // The last is the expected revision.
+            _ => &PARAMETERS[..PARAMETERS.len() - 1],
+        }
+    }
 }
 
 /// Where several records are shown at once, a column that is longer than this is left out: an answer must not hold a hundred
@@ -95,7 +120,7 @@ const TOGETHER_BYTES_MAX: usize = 64 << 10;
 /// What is sent for a write, in this order, with its type. The expected revision is an update's alone. A moment is sent as it is
 /// (`_at`), or as the time between the write and it (`_after`); those that are never after the write but may be the
 /// write itself (`created_at`, `began_at`) are null then.
-const INSERTED: [(&str, &str); 29] = [
+const PARAMETERS: [(&str, &str); 30] = [
     ("id", "bytea"),
     ("revision", "bigint"),
     ("scope", "bytea"),
@@ -125,16 +150,8 @@ const INSERTED: [(&str, &str); 29] = [
     ("headers", "bytea"),
     ("body", "bytea"),
     ("rest", "bytea"),
+    ("expected", "bigint"),
 ];
-const UPDATED: [(&str, &str); 30] = {
-    let mut all = [("expected", "bigint"); 30];
-    let mut place = 0;
-    while place < INSERTED.len() {
-        all[place] = INSERTED[place];
-        place += 1;
-    }
-    all
-};
 
 /// The values of [`COLUMNS`] after the id, in their order.
 const VALUES: &str = "{revision}, {scope}, {label}, {key}, {route}, {state}, {attempt}, {token}, {effects},
@@ -142,25 +159,6 @@ const VALUES: &str = "{revision}, {scope}, {label}, {key}, {route}, {state}, {at
             least({due_at}, {stamp} + {due_after}), least({lapses_at}, {stamp} + {lapses_after}),
             least({expires_at}, {stamp} + {expires_after}), least({unknown_since}, {stamp} + {unknown_after}),
             {reason}, {dead_letter}, {completed_by}, {recovery_point}, {status}, {headers}, {body}, {rest}";
-
-/// A write with its values, each parameter as `as_sql` says.
-fn filled(sql: &str, parameters: &[(&str, &str)], as_sql: impl Fn(usize, &str, &str) -> String) -> String {
-    let stamp = match parameters.last() {
-        Some(("expected", _)) => "greatest(statement_timestamp(), record.written_at)",
-        _ => "statement_timestamp()",
-    };
-    let mut sql = sql.replace("{values}", VALUES).replace("{stamp}", stamp);
-    for (number, (name, kind)) in (1..).zip(parameters) {
-        sql = sql.replace(&format!("{{{name}}}"), &as_sql(number, name, kind));
-    }
-    let arrays: Vec<_> = (1..).zip(parameters).map(|(number, (_, kind))| format!("${number}::{kind}[]")).collect();
-    let names: Vec<_> = parameters.iter().map(|(name, _)| *name).collect();
-    sql.replace("{given}", &format!("unnest({}) AS given ({})", arrays.join(", "), names.join(", ")))
-}
-
-fn lone_parameter(number: usize, _: &str, kind: &str) -> String {
-    format!("${number}::{kind}")
-}
 
 /// Relies on the primary key.
 ///
@@ -268,15 +266,17 @@ const UNKNOWN_SINCE: &str = "
       AND ($4::bytea IS NULL OR scope = $4) AND ($5::text IS NULL OR route = $5)
     ORDER BY unknown_since, id LIMIT $6";
 
-/// Relies on the index by state, of which no more than the limit is read for each. Beyond that the server's statistics say
-/// about how many there are.
+/// Relies on the index by state, of which no more than the limit is read for each; in its order, or the server would think
+/// that every fifth record is of that state, and read the table. Beyond the limit its statistics say about how many
+/// there are.
 ///
 /// states, limit, the table's name
 const COUNT: &str = "
     SELECT named.state,
            (SELECT count(*) FROM (
-                SELECT FROM {schema}.onlyonce_record AS record WHERE record.state = named.state LIMIT $2
-            ) AS some),
+                SELECT FROM {schema}.onlyonce_record AS record WHERE record.state = named.state
+                ORDER BY due_at LIMIT $2
+            ) AS counted),
            (SELECT (known.reltuples * told.part)::bigint
             FROM pg_class AS known
                 JOIN pg_namespace AS namespace ON namespace.oid = known.relnamespace

@@ -299,7 +299,11 @@ mod tests {
                 (SslMode::Disable, KEEPALIVE_AFTER)
             );
         }
-        assert_eq!(database.connects_within(), Duration::from_millis(4_500), "one that is silent leaves time");
+        assert_eq!(
+            database.connects_within(),
+            Duration::from_millis(4_500),
+            "one that is silent leaves time"
+        );
     }
 
     #[test]

@@ -53,7 +53,8 @@ pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer
         Ok(rows) => rows,
         Err(failure) => {
             let goes_alone = may_go_alone(&failure, swaps.len());
-            let told = |swap| if goes_alone { Ok(Answer::Alone(Box::new(swap))) } else { Err(failure.error()) };
+            let told =
+                |swap| if goes_alone { Ok(Answer::Alone(Box::new(swap))) } else { Err(failure.error()) };
             return swaps.into_iter().map(told).collect();
         }
     };

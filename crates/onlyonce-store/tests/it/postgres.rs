@@ -3,14 +3,17 @@
 mod batches;
 mod due;
 mod expired;
-mod line;
 mod lone;
 mod looks;
 mod migrations;
+mod outbox;
+mod pipeline;
 mod refusals;
 mod roles;
+mod rows;
 mod standby;
 mod tls;
+mod transaction;
 
 use std::time::Duration;
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use onlyonce_core::record::{Effects, Id, Response, Seen, Source, State};
+use onlyonce_core::record::{Effects, Id, Response, Revision, Seen, Source, State, StateSet};
 use onlyonce_core::time::When;
 use onlyonce_store::postgres::{Options, Postgres};
-use onlyonce_store::{Error, ErrorKind, Store};
+use onlyonce_store::{Change, Error, ErrorKind, Query, Store, Swapped};
 use onlyonce_testkit::engines::postgres::Server;
 use tokio::task::JoinHandle;
 
-use crate::sqlite::world::{HOUR, draft, id, insert, put, running};
+use crate::sqlite::world::{HOUR, completed, draft, id, insert, put, running};
 
 const LOOKS: usize = 500;
 /// Whatever takes longer than this hangs.
@@ -66,6 +66,16 @@ impl World {
         };
         tokio::time::timeout(PATIENCE, until_two_wait).await.expect("looks wait at the lock");
         looks
+    }
+
+    /// As `psql` shows it.
+    fn row(&self, sql: &str) -> String {
+        Server::shared().sql(&format!("SET search_path = {}; {sql}", self.schema))
+    }
+
+    fn insert(&self, key: &str) -> JoinHandle<Result<Swapped, Error>> {
+        let (store, (id, next)) = (self.store.clone(), draft(key, Effects::Opaque, running()));
+        tokio::spawn(async move { store.swap(id, Change::new(None, Revision(7), next)).await })
     }
 
     async fn let_go(&self) {
@@ -134,36 +144,63 @@ async fn a_large_record_among_others_comes_whole() {
     }
 }
 
-/// P07: a record of a newer release, or one that is damaged, is an error for who asks for it and for nobody else. It is
-/// never absent, never run over, never deleted.
+/// P07: a record of a newer release, one that is damaged, or one that another program wrote wrongly is an error for who asks for
+/// it and for nobody else. It is never absent, never run over, never deleted, and the error says what to do.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_cannot_be_read_is_an_error_and_the_others_are_served() {
-    for (damage, told) in [("set_byte(record, 0, 99)", "newer release"), ("substr(record, 1, 20)", "restore")]
-    {
+    for (damage, told) in [
+        ("rest = set_byte(rest, 0, 99)", "newer release"),
+        ("rest = substr(rest, 1, 20)", "restore"),
+        ("state = 'running'", "column \"expires_at\", which no running record has, is set"),
+        ("state = 'done'", "column \"state\" is \"done\", which this release does not know"),
+        ("body = NULL", "some are null and some are not"),
+        ("key = 'other'", "are not those of its id"),
+    ] {
         let world = World::new().await;
         put(&*world.store, "odd").await;
-        put(&*world.store, "even").await;
-        let sql =
-            format!("UPDATE onlyonce_record SET record = {damage}, due_at = '-infinity' WHERE key = 'odd'");
+        let even = put(&*world.store, "even").await;
+        let expired = draft("expired", Effects::Opaque, completed(When::WRITE));
+        insert(&*world.store, expired, 3).await.unwrap();
+        let sql = format!("UPDATE onlyonce_record SET {damage}, due_at = '-infinity' WHERE key = 'odd'");
         world.other.batch_execute(&sql).await.unwrap();
+        let stored = format!("SELECT * FROM onlyonce_record WHERE id = '\\x{}'", hex(id("odd")));
+        let before = world.row(&stored);
         let looks = world.held((0..20).map(|number| id(if number % 2 == 0 { "even" } else { "odd" }))).await;
         world.let_go().await;
         for (number, look) in looks.into_iter().enumerate() {
             match look.await.unwrap() {
-                Ok(seen) => assert!(number % 2 == 0 && seen.is_some()),
+                Ok(seen) => assert!(number % 2 == 0 && seen.unwrap().record == even.record),
                 Err(error) => assert_unreadable(&error, told),
             }
         }
         assert_unreadable(&world.store.load(id("odd")).await.unwrap_err(), told);
-        let over = draft("odd", Effects::Opaque, running());
-        assert_unreadable(&insert(&*world.store, over, 2).await.unwrap_err(), told);
-        assert_eq!(world.store.reap(10).await.unwrap(), 0);
-        let left = world.other.query_one("SELECT count(*) FROM onlyonce_record", &[]).await.unwrap();
-        assert_eq!(left.get::<_, i64>(0), 2);
+        // Also where it stands in the way of others of a batch.
+        let writes: Vec<_> = ["odd", "even", "new", "newer"].map(|key| world.insert(key)).into();
+        for (write, key) in writes.into_iter().zip(["odd", "even", "new", "newer"]) {
+            match (key, write.await.unwrap()) {
+                ("odd", Err(error)) => assert_unreadable(&error, told),
+                ("even", Ok(Swapped::Lost(Some(seen)))) => assert_eq!(seen.record, even.record),
+                ("new" | "newer", Ok(Swapped::Applied(_))) => {}
+                (key, answer) => panic!("{key}: {answer:?}"),
+            }
+        }
+        // People are told; workers go on with the others.
+        assert_unreadable(&world.store.scan(Query::all(10)).await.unwrap_err(), told);
+        let due = world.store.scan(Query::due(StateSet::ALL, 10)).await.unwrap().records;
+        assert_eq!(due.iter().map(|(due, _)| *due).collect::<Vec<_>>(), [id("expired")]);
+        assert_eq!(world.store.reap(10).await.unwrap(), 1);
+        assert_eq!(world.row(&stored), before, "it is untouched");
     }
 }
 
+fn hex(id: Id) -> String {
+    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[track_caller]
 fn assert_unreadable(error: &Error, told: &str) {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    assert!(error.to_string().contains(told), "{error}");
+    for told in [told, "nothing was changed"] {
+        assert!(error.to_string().contains(told), "{error}");
+    }
 }

@@ -37,7 +37,7 @@ async fn twenty_nodes_that_start_at_once_make_the_schema_once() {
     }
     let schema = url.split_once("schema=").unwrap().1;
     let numbers = Server::shared().sql(&format!("SELECT number FROM {schema}.onlyonce_migration ORDER BY 1"));
-    assert_eq!(numbers.lines().collect::<Vec<_>>(), ["1", "2", "3", "4", "5", "6"]);
+    assert_eq!(numbers.lines().collect::<Vec<_>>(), ["1"]);
 }
 
 /// E02
@@ -46,12 +46,9 @@ async fn what_is_to_be_applied_is_told_beforehand() {
     let url = Server::shared().fresh_schema();
     let store = open(&url).await;
     let before = store.schema().await.unwrap();
-    assert_eq!((before.version, before.latest), (0, 6));
+    assert_eq!((before.version, before.latest), (0, 1));
     let pending = &before.pending;
-    assert_eq!(
-        pending.iter().map(|step| step.name).collect::<Vec<_>>(),
-        ["0001-records", "0002-messages", "0003-archive", "0004-epoch", "0005-due", "0006-lone"]
-    );
+    assert_eq!(pending.iter().map(|step| step.name).collect::<Vec<_>>(), ["0001-first"]);
     let schema = url.split_once("schema=").unwrap().1;
     assert!(
         pending[0].sql.contains(&format!("CREATE TABLE \"{schema}\".onlyonce_record")),
@@ -61,22 +58,38 @@ async fn what_is_to_be_applied_is_told_beforehand() {
     assert_eq!(store.schema().await.unwrap(), before, "nothing was changed");
     store.prepare().await.unwrap();
     let after = store.schema().await.unwrap();
-    assert_eq!((after.version, after.latest, &after.pending[..]), (6, 6, &[][..]));
+    assert_eq!((after.version, after.latest, &after.pending[..]), (1, 1, &[][..]));
 }
 
-/// E02
+/// E02: a schema of before records were columns is refused with advice, and not touched.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_schema_is_brought_to_this_releases() {
-    let (url, schema) = made().await;
-    Server::shared().sql(&format!(
-        "DROP TABLE {schema}.onlyonce_archive, {schema}.onlyonce_epoch, {schema}.onlyonce_due;
-         ALTER TABLE {schema}.onlyonce_record DROP COLUMN look_at;
-         CREATE INDEX onlyonce_record_by_due ON {schema}.onlyonce_record (state, due_at);
-         DELETE FROM {schema}.onlyonce_migration WHERE number >= 3"
-    ));
-    prepared(&url).await.unwrap();
-    assert_eq!(Server::shared().sql(&format!("SELECT count(*) FROM {schema}.onlyonce_archive")), "0");
-    assert_eq!(Server::shared().sql(&format!("SELECT count(*) FROM {schema}.onlyonce_epoch")), "1");
+async fn a_schema_of_the_old_layout_is_refused_and_left_as_it_is() {
+    const OLD: [&str; 3] = [
+        "CREATE TABLE onlyonce_record (id bytea PRIMARY KEY, revision bigint, record bytea NOT NULL)",
+        "CREATE TABLE onlyonce_due (state text, due_at timestamptz, ids bytea[])",
+        "CREATE TABLE onlyonce_record (id bytea PRIMARY KEY, record bytea NOT NULL);
+         CREATE TABLE onlyonce_migration (number integer PRIMARY KEY, name text NOT NULL, checksum bytea NOT NULL,
+             needs integer NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());
+         INSERT INTO onlyonce_migration VALUES (1, '0001-records', '\\x01', 3), (5, '0005-due', '\\x02', 5)",
+    ];
+    for old in OLD {
+        let url = Server::shared().fresh_schema();
+        let schema = url.split_once("schema=").unwrap().1;
+        let sql = |sql: &str| Server::shared().sql(&format!("SET search_path = {schema}; {sql}"));
+        sql(old);
+        let columns = format!(
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = '{schema}' ORDER BY 1, 2"
+        );
+        let before = sql(&columns);
+        let store = open(&url).await;
+        for error in [store.prepare().await.unwrap_err(), store.schema().await.unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+            for told in ["from before records were columns", "nothing was changed", "name a new schema"] {
+                assert!(error.to_string().contains(told), "{error}");
+            }
+        }
+        assert_eq!(sql(&columns), before);
+    }
 }
 
 /// E02: one that works with this release is taken, one that does not is refused, and neither is touched.
@@ -84,13 +97,13 @@ async fn an_older_schema_is_brought_to_this_releases() {
 async fn a_newer_schema_is_taken_where_it_says_so_and_else_refused() {
     let (url, schema) = made().await;
     Server::shared().sql(&format!(
-        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (7, '0007-later', '\\x00', 6)"
+        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (2, '0002-later', '\\x00', 1)"
     ));
     prepared(&url).await.unwrap();
-    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 7 WHERE number = 7"));
+    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 2 WHERE number = 2"));
     let error = prepared(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    for told in ["\"0007-later\" of a newer release", "upgrade this node"] {
+    for told in ["\"0002-later\" of a newer release", "upgrade this node"] {
         assert!(error.to_string().contains(told), "{error}");
     }
 }
@@ -100,10 +113,10 @@ async fn a_newer_schema_is_taken_where_it_says_so_and_else_refused() {
 async fn a_schema_that_something_else_made_is_refused() {
     let (url, schema) = made().await;
     Server::shared()
-        .sql(&format!("UPDATE {schema}.onlyonce_migration SET checksum = '\\x00' WHERE number = 2"));
+        .sql(&format!("UPDATE {schema}.onlyonce_migration SET checksum = '\\x00' WHERE number = 1"));
     let error = prepared(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    assert!(error.to_string().contains("was not made by migration \"0002-messages\""), "{error}");
+    assert!(error.to_string().contains("was not made by migration \"0001-first\""), "{error}");
 
     let url = Server::shared().fresh_schema();
     let schema = url.split_once("schema=").unwrap().1;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use onlyonce_core::record::Effects;
 use onlyonce_store::postgres::{Options, Postgres};
-use onlyonce_store::{Error, ErrorKind, Store};
+use onlyonce_store::{Error, ErrorKind, Level, Store};
 use onlyonce_testkit::engines::postgres::Server;
 
 use crate::sqlite::world::{draft, insert, running};
@@ -132,4 +132,34 @@ async fn synchronous_commit_that_is_off_is_switched_on() {
     ));
     crate::sqlite::world::put(&store, "k").await;
     assert_eq!(Server::shared().sql(&format!("SELECT setting FROM {name}.seen")), "on");
+}
+
+/// X05: what makes the promises void is found, and a healthy server has nothing to say.
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_lose_acknowledged_writes_are_found() {
+    let (_, url) = role("");
+    assert_eq!(opened(&url).await.unwrap().examine().await.unwrap(), []);
+    let careless = Server::start(&[("fsync", "off"), ("full_page_writes", "off")]).unwrap();
+    let findings = opened(&careless.url("postgres")).await.unwrap().examine().await.unwrap();
+    let found: Vec<_> = findings.iter().map(|finding| (finding.level, finding.code)).collect();
+    assert_eq!(found, [(Level::Error, "postgres.fsync"), (Level::Warning, "postgres.full_page_writes")]);
+    assert!(findings[0].remedy.contains("fsync = on"), "{findings:?}");
+}
+
+/// E02: servers that speak as PostgreSQL does, and on which nothing was tested. Here PostgreSQL plays them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_only_resembles_postgresql_is_refused_by_name_unless_it_is_allowed() {
+    for (says, name) in [
+        ("CREATE FUNCTION {}.version() RETURNS text RETURN 'CockroachDB CCL v23.1.11'", "CockroachDB"),
+        ("CREATE FUNCTION {}.version() RETURNS text RETURN 'PostgreSQL 11.2-YB-2.18.3.0-b0 on x86_64'", "YugabyteDB"),
+        ("CREATE TABLE {0}.pg_extension (extname name); INSERT INTO {0}.pg_extension VALUES ('citus')", "Citus"),
+    ] {
+        let (schema, url) = role("");
+        Server::shared().sql(&says.replace("{}", &schema).replace("{0}", &schema));
+        Server::shared().sql(&format!("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {schema}"));
+        let url = format!("{url}&options=-c%20search_path%3D{schema}%2Cpg_catalog");
+        let told = [&*format!("is {name}, on which no test"), "unproven=true"];
+        refused(&url, ErrorKind::Misconfigured, &told).await;
+        opened(&format!("{url}&unproven=true")).await.unwrap();
+    }
 }

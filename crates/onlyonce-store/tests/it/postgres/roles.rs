@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use onlyonce_core::record::{Effects, Revision, Token};
+use onlyonce_core::record::{Effects, Revision, StateSet, Token};
 use onlyonce_core::time::When;
 use onlyonce_store::outbox::Settled;
 use onlyonce_store::postgres::{Options, Postgres};
-use onlyonce_store::{Change, ErrorKind, Expired, Outbox, Query, Store, Swapped};
+use onlyonce_store::{Change, Count, ErrorKind, Expired, Outbox, Query, Store, Swapped};
 use onlyonce_testkit::engines::postgres::Server;
 
 use crate::sqlite::world::{completed, draft, message, put};
@@ -43,7 +43,7 @@ async fn the_owner_migrates_and_the_user_only_reads_and_writes() {
     let nodes = open(&user, &owner).await;
     let error = nodes.prepare().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    let told = format!("lacks migration \"0001-records\", and role \"{user}\" may not apply it");
+    let told = format!("lacks migration \"0001-first\", and role \"{user}\" may not apply it");
     assert!(error.to_string().contains(&told), "{error}");
 
     open(&owner, &owner).await.prepare().await.unwrap();
@@ -57,7 +57,7 @@ async fn the_owner_migrates_and_the_user_only_reads_and_writes() {
         "DROP TABLE onlyonce_record",
         "DELETE FROM onlyonce_migration",
         "DELETE FROM onlyonce_archive",
-        "DELETE FROM onlyonce_epoch",
+        "DELETE FROM onlyonce_store",
     ] {
         let sql = format!("SET ROLE {user}; SET search_path = {owner}; {forbidden}");
         let denied = std::panic::catch_unwind(|| server.sql(&sql));
@@ -68,20 +68,22 @@ async fn the_owner_migrates_and_the_user_only_reads_and_writes() {
 async fn everything_works(store: &Postgres) {
     let seen = put(store, "k").await;
     let (id, next) = draft("k", Effects::Opaque, completed(When::WRITE));
-    let change =
-        Change { expected: Some(seen.revision), revision: Revision(9), next, messages: vec![message("m")] };
+    let change = Change::new(Some(seen.revision), Revision(9), next).with_messages(vec![message("m")]);
     assert!(matches!(store.swap(id, change).await.unwrap(), Swapped::Applied(_)));
     assert_eq!(store.load(id).await.unwrap().unwrap().revision, Revision(9));
-    let query = Query { state: None, scope: None, only_due: true, after: None, limit: 10 };
-    assert_eq!(store.scan(query).await.unwrap().records.len(), 1);
+    let due = Query::due(StateSet::ALL, 10);
+    assert_eq!(store.scan(due).await.unwrap().records.len(), 1);
+    assert_eq!(store.scan(Query::unknown_since(10)).await.unwrap().records.len(), 0);
     assert_eq!(store.reap(10).await.unwrap(), 1);
-    assert_eq!(store.archived(id, 10).await.unwrap().len(), 1);
+    assert_eq!(store.archived(id, 10).await.unwrap().unwrap().len(), 1);
     let token = Token([1; 16]);
     assert_eq!(store.claim(token, Duration::from_secs(9), 9).await.unwrap().len(), 1);
     assert!(store.settle("m", token, Settled::Dead { error: "gone".into() }).await.unwrap());
     assert_eq!(store.dead_letters(9).await.unwrap().len(), 1);
     let before = store.epoch().await.unwrap();
     store.raise_epoch().await.unwrap();
-    assert!(store.epoch().await.unwrap() > before);
-    assert_eq!(store.count().await.unwrap().iter().map(|(_, count)| count).sum::<u64>(), 0);
+    assert!(store.epoch().await.unwrap().epoch > before.epoch);
+    assert!(store.count().await.unwrap().iter().all(|(_, count)| *count == Count::Exact(0)));
+    assert_eq!(store.provider_id("m").await.unwrap(), None);
+    assert_eq!(store.examine().await.unwrap(), []);
 }

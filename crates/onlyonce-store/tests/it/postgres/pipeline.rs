@@ -20,7 +20,7 @@ use crate::sqlite::world::{draft, id, running};
 
 /// Whatever takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// As large as a batch gets: it goes beside the first whatever its pace; and not so much larger that it would not go behind.
+/// As large as a batch gets: it goes behind the first whatever its pace.
 const SECOND: usize = 256;
 const FIRST: usize = 200;
 /// Of many keys, so many are looked at.
@@ -89,7 +89,7 @@ impl<'a> World<'a> {
     /// Inserts a record, and comes back when that has been handed in.
     async fn write(&self, key: &str) -> Writing {
         let (store, (id, next)) = (self.store.clone(), draft(key, Effects::Opaque, running()));
-        let change = Change { expected: None, revision: Revision(2), next, messages: Vec::new() };
+        let change = Change::new(None, Revision(2), next);
         let mut writing = Box::pin(async move { store.swap(id, change).await });
         poll_fn(|context| {
             assert!(writing.as_mut().poll(context).is_pending());
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
         self.sql(sql).parse().ok()
     }
 
-    /// A batch goes, on another line than this.
+    /// A batch goes, on another connection than this.
     async fn goes_on_without(&self, process: i32) {
         all_applied(self.batch(keys("later", SAMPLE)).await).await;
         let other = self.processes("later").parse::<i32>().expect("it is one batch");
@@ -222,23 +222,12 @@ async fn the_next_batch_is_sent_while_the_one_before_is_executed() {
     assert_eq!((world.processes("held"), world.processes("next")), (process.clone(), process));
 }
 
-/// E02: a batch that takes long does not hold up one that is much larger.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_much_larger_goes_beside_and_not_behind() {
-    let world = World::new(Server::shared(), patient()).await;
-    let (first, _) = world.held(SAMPLE).await;
-    all_applied(world.write_all(keys("next", 2 * SAMPLE)).await).await;
-    assert!(first.iter().all(|writing| !writing.is_finished()));
-    world.open("held");
-    all_applied(first).await;
-}
-
 /// E02: refused, or held up by somebody else's insert; the one behind it goes all the same, on the same connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_fails_leaves_the_one_behind_it_as_it_is() {
     for (code, is_told) in [("P0001", true), ("55P03", true), ("40001", false)] {
         let world = World::new(Server::shared(), patient()).await;
-        // Once on the line, and where the batch is to fail for good, again where it goes alone.
+        // Once on the pipeline, and where the batch is to fail for good, again where it goes alone.
         world.server.sql(&format!(
             "CREATE SEQUENCE {schema}.times;
              CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -265,9 +254,9 @@ async fn a_batch_that_fails_leaves_the_one_behind_it_as_it_is() {
     }
 }
 
-/// X05: nobody is told what nobody knows, and the next batch has a line again.
+/// X05: nobody is told what nobody knows, and the next batch has a connection again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_is_cut_leaves_both_batches_unknown_and_the_next_one_goes() {
+async fn a_pipeline_that_is_cut_leaves_both_batches_unknown_and_the_next_one_goes() {
     let world = World::new(Server::shared(), patient()).await;
     let UnderWay { first, second, process } = world.two_under_way().await;
     world.server.sql(&format!("SELECT pg_terminate_backend({process})"));
@@ -325,14 +314,14 @@ async fn what_the_standby_did_not_confirm_is_told_to_neither_batch_as_done() {
     world.goes_on_without(process).await;
 }
 
-/// X05
-#[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_was_closed_while_nobody_used_it_fails_no_batch() {
+/// X05: on one thread, so that every task has noticed what its connection was told before this one goes on.
+#[tokio::test]
+async fn a_pipeline_that_was_closed_while_nobody_used_it_fails_no_batch() {
     let world = World::new(Server::shared(), patient()).await;
     let (watch, connection) = tokio_postgres::connect(&world.server.url("postgres"), NoTls).await.unwrap();
     tokio::spawn(connection);
     all_applied(world.batch(keys("next", SAMPLE)).await).await;
-    let line = world.processes("next").parse().expect("it is one batch");
+    let process = world.processes("next").parse().expect("it is one batch");
     let close = format!(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{}'",
         world.schema
@@ -341,12 +330,12 @@ async fn a_line_that_was_closed_while_nobody_used_it_fails_no_batch() {
     until("all are closed", || (world.sql(&close) == "0").then_some(())).await;
     // What came before this answer has been noticed with it.
     watch.query("SELECT 1", &[]).await.unwrap();
-    world.goes_on_without(line).await;
+    world.goes_on_without(process).await;
 }
 
-/// A store may outlive the runtime that carried its line, and what was under way there comes to an end.
+/// A store may outlive the runtime of its connections, and what was under way there comes to an end.
 #[test]
-fn a_line_ends_with_the_runtime_that_carries_it() {
+fn a_pipeline_ends_with_its_runtime() {
     let runtime = || Runtime::new().unwrap();
     let (carries, other) = (runtime(), runtime());
     let world = carries.block_on(World::new(Server::shared(), patient()));
