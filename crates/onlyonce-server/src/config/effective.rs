@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::fault::Place;
+use super::policy::brought;
 use super::setting::{self, Setting, Shape, Standing, TABLES};
 use super::tree::{Node, Table, Value};
 use super::{Config, Policy};
@@ -65,37 +66,12 @@ fn default(setting: &Setting, policy: &Policy) -> Option<(String, String)> {
     if !matches!(setting.standing, Standing::Used) {
         return None;
     }
-    let preset = &policy.dialect.preset;
-    let statuses = |statuses: &[u16]| {
-        format!("[{}]", statuses.iter().map(u16::to_string).collect::<Vec<_>>().join(", "))
-    };
-    let by_preset = match setting.path {
-        "policy.syntax" => preset.syntax.map(|syntax| format!("\"{}\"", syntax_name(syntax))),
-        "policy.key_chars_max" => preset.key_chars_max.map(|chars| chars.to_string()),
-        "policy.release" => preset.release.as_deref().map(statuses),
-        "policy.unknown" => preset.unknown.as_deref().map(statuses),
-        "policy.on_5xx" => preset.on_5xx.map(|on_5xx| format!("\"{}\"", on_5xx_name(on_5xx))),
-        _ => None,
-    };
-    match by_preset {
+    let by_dialect = setting.path.strip_prefix("policy.").and_then(|name| {
+        brought(&policy.dialect).into_iter().find_map(|(other, value)| (other == name).then_some(value))
+    });
+    match by_dialect {
         Some(value) => Some((value, format!("dialect {}", policy.dialect.name))),
         None => setting.default.map(|value| (value.to_owned(), Place::Default.to_string())),
-    }
-}
-
-fn syntax_name(syntax: onlyonce::key::Syntax) -> &'static str {
-    match syntax {
-        onlyonce::key::Syntax::Either => "either",
-        onlyonce::key::Syntax::SfString => "sf-string",
-        onlyonce::key::Syntax::Bare => "bare",
-    }
-}
-
-fn on_5xx_name(on_5xx: onlyonce::policy::On5xx) -> &'static str {
-    match on_5xx {
-        onlyonce::policy::On5xx::Retry => "retry",
-        onlyonce::policy::On5xx::Store => "store",
-        onlyonce::policy::On5xx::Unknown => "unknown",
     }
 }
 

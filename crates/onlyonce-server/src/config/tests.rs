@@ -8,7 +8,7 @@ use onlyonce::scope::Source;
 use onlyonce::{Effects, Policy};
 use proptest::prelude::*;
 
-use super::setting::{Kind, SETTINGS, Setting, Standing};
+use super::setting::{SETTINGS, Setting, Standing};
 use super::*;
 
 /// A folder that goes with the test.
@@ -210,6 +210,7 @@ fn every_fault_is_told_at_once_with_path_value_remedy_and_place() {
             "lease: is no setting; lease belongs to [policy] (line 2)",
             "limits.in_flight: is not in this release, and ignoring it would break what it promises; take it out (line 12)",
             "policy.laese: is no setting; did you mean lease? (line 4)",
+            "listen: \"localhost:80\" is a name; write 127.0.0.1:80 (line 1)",
             "upstream: names no service to stand in front of; give --upstream http://HOST:PORT, or set it in the file",
             "policy.effects: \"magic\" is not one of local, keyed, queryable, opaque (environment ONLYONCE_POLICY__EFFECTS)",
             "policy.accept: \"always\" needs accepted work and [encryption], which are not in this release; take it out (line 7)",
@@ -218,7 +219,6 @@ fn every_fault_is_told_at_once_with_path_value_remedy_and_place() {
             "policy.retention: \"0s\" is shorter than 1s; keep answers at least that long (--set)",
             "policy.lease: \"5ms\" is too short to be renewed in time; set at least 1s (line 5)",
             "route[0].deadline of \"POST /a\": \"5m\" is shorter than lease 10m; set at least that (line 8)",
-            "listen: \"localhost:80\" is a name; write 127.0.0.1:80 (line 1)",
         ]
     );
 }
@@ -494,7 +494,7 @@ fn file_of(setting: &Setting, value: &str) -> String {
 /// The table of settings is what is read: of each, a value that nothing can be is told by its path.
 #[test]
 fn every_setting_of_the_table_is_read() {
-    for setting in SETTINGS {
+    for setting in SETTINGS.iter() {
         let upstream = if setting.path == "upstream" { "" } else { UPSTREAM };
         let path = setting
             .path
@@ -515,15 +515,15 @@ fn every_setting_of_the_table_is_read() {
 
 #[test]
 fn every_word_and_every_example_of_the_table_is_taken() {
-    let is_file = |setting: &Setting| matches!(setting.kind, Kind::File | Kind::Secret | Kind::Secrets);
+    let is_file =
+        |setting: &Setting| matches!(&*setting.takes, "path of a file" | "secret" | "list of secrets");
     for setting in
         SETTINGS.iter().filter(|setting| !matches!(setting.standing, Standing::Refused) && !is_file(setting))
     {
         let upstream = if setting.path == "upstream" { "" } else { UPSTREAM };
-        let words = if let Kind::Words(words) = setting.kind
-            && setting.path != "policy.accept"
-        {
-            words.iter().map(|word| format!("\"{word}\"")).collect()
+        let is_words = setting.takes.starts_with('`') && setting.example.starts_with('"');
+        let words = if is_words && setting.path != "policy.accept" {
+            setting.takes.split(", ").map(|word| word.replace('`', "\"")).collect()
         } else {
             vec![setting.example.to_owned()]
         };
