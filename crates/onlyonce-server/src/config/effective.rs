@@ -3,13 +3,15 @@
 use std::fmt::Write;
 
 use super::fault::Place;
-use super::policy::brought;
+use super::policy::{DERIVED, brought, derived};
 use super::setting::{self, Setting, Shape, Standing, TABLES};
 use super::tree::{Node, Table, Value};
 use super::{Config, Policy};
 
 /// A column at which most values have ended.
 const COMMENT_AT: usize = 44;
+/// Where a value came from that nobody set, and that is not the default.
+const DERIVED_PLACE: &str = "derived";
 
 /// Every setting that is set or has a default.
 pub(super) fn toml(settings: &Table, config: &Config) -> String {
@@ -29,7 +31,7 @@ pub(super) fn toml(settings: &Table, config: &Config) -> String {
                 }
                 one(&mut out, table.path, members, &config.default.policy);
             }
-            Shape::List => list(&mut out, table.path, node),
+            Shape::List => list(&mut out, table.path, node, config),
             Shape::Named => named(&mut out, table.path, node),
         }
     }
@@ -61,25 +63,40 @@ fn one(out: &mut String, path: &str, members: Option<&Table>, policy: &Policy) {
     out.push_str(&lines);
 }
 
-/// What holds where nothing is set: the dialect's preset, or the default. Nothing is said of what does nothing.
+/// What holds where nothing is set: the dialect's preset, what is derived, or the default. Nothing is said of what does nothing.
 fn default(setting: &Setting, policy: &Policy) -> Option<(String, String)> {
     if !matches!(setting.standing, Standing::Used) {
         return None;
     }
-    let by_dialect = setting.path.strip_prefix("policy.").and_then(|name| {
-        brought(&policy.dialect).into_iter().find_map(|(other, value)| (other == name).then_some(value))
-    });
-    match by_dialect {
-        Some(value) => Some((value, format!("dialect {}", policy.dialect.name))),
-        None => setting.default.map(|value| (value.to_owned(), Place::Default.to_string())),
+    let name = setting.path.strip_prefix("policy.").unwrap_or_default();
+    if let Some((_, value)) = brought(&policy.dialect).into_iter().find(|(other, _)| *other == name) {
+        return Some((value, format!("dialect {}", policy.dialect.name)));
+    }
+    if let Some(value) = derived(name, policy, &Policy::default()) {
+        return Some((value, DERIVED_PLACE.to_owned()));
+    }
+    setting.default.map(|value| (value.to_owned(), Place::Default.to_string()))
+}
+
+fn list(out: &mut String, path: &str, node: Option<&Node>, config: &Config) {
+    let Some(Value::List(nodes)) = node.map(|node| &node.value) else { return };
+    for (index, members) in nodes.iter().filter_map(Node::table).enumerate() {
+        let _ = write!(out, "\n[[{path}]]\n");
+        if path == "route" {
+            derived_for(out, members, &config.routes[index].policy, &config.default.policy);
+        }
+        given(out, members, path);
     }
 }
 
-fn list(out: &mut String, path: &str, node: Option<&Node>) {
-    let Some(Value::List(nodes)) = node.map(|node| &node.value) else { return };
-    for members in nodes.iter().filter_map(Node::table) {
-        let _ = write!(out, "\n[[{path}]]\n");
-        given(out, members, path);
+/// What a route has otherwise than `[policy]`, although neither its settings nor its dialect say so.
+fn derived_for(out: &mut String, members: &Table, policy: &Policy, below: &Policy) {
+    let of_dialect = if members.contains_key("dialect") { brought(&policy.dialect) } else { Vec::new() };
+    for name in DERIVED.iter().filter(|name| !members.contains_key(**name)) {
+        let is_brought = of_dialect.iter().any(|(other, _)| other == name);
+        if let Some(value) = derived(name, policy, below).filter(|_| !is_brought) {
+            line(out, name, &value, DERIVED_PLACE);
+        }
     }
 }
 

@@ -2,7 +2,13 @@
 //!
 //! Of two, the more specific wins: a route's own setting, the preset of the route's dialect, a setting of `[policy]`, the
 //! preset of its dialect, the default. So each is laid over the one before.
+//!
+//! A default never conflicts with a setting: where it would, another value is derived from that setting.
 
+use std::time::Duration;
+
+use http::Method;
+use onlyonce::dialect::Preset;
 use onlyonce::policy::{self, Anonymous, REQUIRED};
 use onlyonce::scope::Source;
 use onlyonce::{Dialect, Policy};
@@ -14,30 +20,51 @@ use super::value::Required;
 /// A policy that is still being put together.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
+    /// Of what is in `chosen` too, it has the default.
     pub(super) policy: Policy,
+    pub(super) chosen: Chosen,
     /// `required = true` is about the methods that are covered, which a route may change.
     pub(super) required: Required,
 }
 
+/// Settings that are derived from others unless somebody, or the dialect, says what they are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chosen {
+    pub(super) methods: Option<Vec<Method>>,
+    pub(super) chars_max: Option<usize>,
+    pub(super) lease: Option<Duration>,
+    pub(super) deadline: Option<Duration>,
+    pub(super) store_timeout: Option<Duration>,
+    pub(super) release: Option<Vec<u16>>,
+    pub(super) unknown: Option<Vec<u16>>,
+}
+
+const LEASE_MIN: Duration = Duration::from_secs(1);
+/// No lease is derived that is longer: a time-out of the store that asks for it is a mistake, and is reported.
+const DERIVED_LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
+
 impl Draft {
     pub(super) fn default() -> Self {
-        Self { policy: Policy::default(), required: Required::None }
+        Self { policy: Policy::default(), chosen: Chosen::default(), required: Required::None }
     }
 
     /// Lays what `dialect` brings over what holds so far.
     pub(super) fn lay_dialect(&mut self, dialect: Dialect) {
-        let preset = dialect.preset.clone();
-        let policy = &mut self.policy;
+        let Preset { syntax, key_chars_max, release, unknown, on_5xx } = dialect.preset.clone();
+        let Self { policy, chosen, .. } = self;
         policy.dialect = dialect;
-        lay(&mut policy.key.syntax, preset.syntax);
-        lay(&mut policy.key.chars_max, preset.key_chars_max);
-        lay(&mut policy.release, preset.release);
-        lay(&mut policy.unknown, preset.unknown);
-        lay(&mut policy.on_5xx, preset.on_5xx);
+        policy.key.syntax = syntax.unwrap_or(policy.key.syntax);
+        policy.on_5xx = on_5xx.unwrap_or(policy.on_5xx);
+        chosen.chars_max = key_chars_max.or(chosen.chars_max);
+        chosen.release = release.or(chosen.release.take());
+        chosen.unknown = unknown.or(chosen.unknown.take());
     }
 
     pub(super) fn finish(&self) -> Policy {
         let mut policy = self.policy.clone();
+        let Chosen { methods, chars_max, lease, deadline, store_timeout, release, unknown } =
+            self.chosen.clone();
+        policy.methods = methods.unwrap_or_else(|| covered(&policy.methods, &self.required));
         policy.required = match &self.required {
             Required::None => Vec::new(),
             Required::Usual => {
@@ -45,14 +72,61 @@ impl Draft {
             }
             Required::These(methods) => methods.clone(),
         };
+        policy.key.chars_max = chars_max.unwrap_or(policy.key.chars_max.max(policy.key.chars_min));
+        policy.lease = lease.unwrap_or_else(|| {
+            let at_most = deadline.unwrap_or(Duration::MAX).max(LEASE_MIN);
+            let at_least = store_timeout.unwrap_or_default().saturating_mul(2).min(DERIVED_LEASE_MAX);
+            policy.lease.min(at_most).max(at_least)
+        });
+        policy.deadline = deadline.unwrap_or(policy.deadline.max(policy.lease));
+        // A lease below its least is a fault of its own, and nothing can be derived from it.
+        let at_most = if policy.lease < LEASE_MIN { Duration::MAX } else { half(policy.lease) };
+        policy.store_timeout = store_timeout.unwrap_or(policy.store_timeout.min(at_most));
+        let without = |statuses: &[u16], others: &Option<Vec<u16>>| {
+            let is_free = |status: &&u16| others.as_ref().is_none_or(|others| !others.contains(*status));
+            statuses.iter().filter(is_free).copied().collect()
+        };
+        policy.release = release.clone().unwrap_or_else(|| without(&policy.release, &unknown));
+        policy.unknown = unknown.unwrap_or_else(|| without(&policy.unknown, &release));
         policy
     }
 }
 
-fn lay<T>(below: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *below = value;
+/// In whole milliseconds, as settings are written.
+fn half(span: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(span.as_millis() / 2).unwrap_or(u64::MAX))
+}
+
+/// `methods`, and those that must carry a key. Those that cannot be covered are left out, and reported with `required`.
+fn covered(methods: &[Method], required: &Required) -> Vec<Method> {
+    let mut covered = methods.to_vec();
+    if let Required::These(required) = required {
+        let can_be = |method: &&Method| !method.is_safe() && **method != Method::CONNECT;
+        let new = |method: &&Method| !methods.contains(*method);
+        covered.extend(required.iter().filter(can_be).filter(new).cloned());
     }
+    covered
+}
+
+/// The settings that [`Draft::finish`] may derive.
+pub(super) const DERIVED: [&str; 7] =
+    ["methods", "key_chars_max", "lease", "deadline", "release", "unknown", "store_timeout"];
+
+/// A setting as it is written in TOML, if it is one of [`DERIVED`] and `policy` has it otherwise than `below`.
+pub(super) fn derived(name: &str, policy: &Policy, below: &Policy) -> Option<String> {
+    let span = |span| format!("\"{}\"", policy::span(span));
+    let written = |policy: &Policy| match name {
+        "methods" => format!("{:?}", policy.methods.iter().map(Method::as_str).collect::<Vec<_>>()),
+        "key_chars_max" => policy.key.chars_max.to_string(),
+        "lease" => span(policy.lease),
+        "deadline" => span(policy.deadline),
+        "release" => format!("{:?}", policy.release),
+        "unknown" => format!("{:?}", policy.unknown),
+        "store_timeout" => span(policy.store_timeout),
+        _ => String::new(),
+    };
+    let value = written(policy);
+    (value != written(below)).then_some(value)
 }
 
 /// What a dialect brings: the settings of its preset, by name, each as it is written in TOML.

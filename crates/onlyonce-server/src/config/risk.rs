@@ -29,11 +29,16 @@ pub(super) fn check(config: &Config, top: &Section<'_>) {
     check_secrets(config, top);
     let policy = top.inner("policy");
     let general = risks(&config.default.policy);
-    for (name, value, remedy) in general.clone() {
-        policy.warn(name, value, remedy);
+    // What nobody set is nothing to warn about, unless a dialect brings it.
+    let of_dialect: Vec<_> =
+        brought(&config.default.policy.dialect).into_iter().map(|(name, _)| name).collect();
+    for (name, value, remedy) in general.iter().filter(|(name, ..)| policy.has(name)) {
+        policy.warn(name, value.clone(), remedy);
     }
     for (route, section) in config.routes.iter().zip(&top.tables("route")) {
-        for (name, value, remedy) in risks(&route.policy).into_iter().filter(|risk| !general.contains(risk)) {
+        let is_set = |name| section.has(name) || policy.has(name) || of_dialect.contains(&name);
+        let own = |risk: &Risk| is_set(risk.0) && !general.contains(risk);
+        for (name, value, remedy) in risks(&route.policy).into_iter().filter(own) {
             section.warn(name, value, remedy);
         }
         check_required(route, section);

@@ -50,6 +50,11 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// As [`Entry::over`], for what is derived from other settings unless it is set.
+    pub(super) fn over_derived<T>(self, below: &mut Option<T>, takes: Taken<'_, T>, default: &'static str) {
+        *below = self.given(takes, default).or(below.take());
+    }
+
     /// What is set. There is no default, and the reference has an example.
     #[must_use]
     pub(super) fn optional<T>(self, takes: Taken<'_, T>, example: &'static str) -> Option<T> {

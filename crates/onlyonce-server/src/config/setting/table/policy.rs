@@ -6,7 +6,7 @@ use onlyonce::policy::{Anonymous, InFlight, Mode, On5xx, OnExpired, StoreDown};
 use onlyonce::scope::Source;
 use onlyonce::{Dialect, Effects, Policy};
 
-use crate::config::policy::Draft;
+use crate::config::policy::{Chosen, Draft};
 use crate::config::reader::Section;
 use crate::config::secret::{self, Environment};
 use crate::config::setting::kind::{BYTES, HEADER, Kind, List, REQUIRED, SPAN, Words};
@@ -53,35 +53,37 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
     if let Some(dialect) = dialect {
         draft.lay_dialect(dialect());
     }
-    // Every field by its name, so that a new one without an entry does not compile.
+    // Every field by its name, so that a new one without an entry does not compile. Those with `_` were read above, or are in
+    // other fields of the draft.
     let Policy {
         mode: _,
         dialect: _,
         header,
-        key: Rules { syntax, chars_min, chars_max, personal_data },
-        methods,
-        required: _, // The draft has it.
+        key: Rules { syntax, chars_min, chars_max: _, personal_data },
+        methods: _,
+        required: _,
         scope,
         anonymous,
         effects,
         downstream_retention,
         retention,
         on_expired,
-        lease,
-        deadline,
+        lease: _,
+        deadline: _,
         horizon,
         in_flight,
         wait_max,
-        release,
-        unknown,
+        release: _,
+        unknown: _,
         on_5xx,
         store_down,
-        store_timeout,
+        store_timeout: _,
         request_bytes_max,
         response_bytes_max,
         not_replayed,
         fingerprint,
     } = &mut draft.policy;
+    let Chosen { methods, chars_max, lease, deadline, store_timeout, release, unknown } = &mut draft.chosen;
     section.setting("header", "The header that carries the key.").over(
         header,
         &HEADER,
@@ -90,7 +92,7 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
     section
         .setting("syntax", r#"`either`: `"abc"` and `abc` name one key. `sf-string`: only in double quotes. `bare`: a quote is a character like any other."#)
         .over(syntax, &SYNTAX, r#""either""#);
-    section.setting("methods", "The methods that are covered. Safe methods cannot be.").over(
+    section.setting("methods", "The methods that are covered. Safe methods cannot be. Where it is not set, methods of `required` are covered too.").over_derived(
         methods,
         &List("methods", r#"["POST"]"#, value::method),
         r#"["POST", "PATCH", "PUT", "DELETE"]"#,
@@ -101,7 +103,12 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
     section
         .setting("key_chars_min", "The fewest characters of a key. 16 keeps counters out.")
         .over(chars_min, &CHARS, "1");
-    section.setting("key_chars_max", "The most characters of a key.").over(chars_max, &CHARS, "255");
+    section
+        .setting(
+            "key_chars_max",
+            "The most characters of a key. At least `key_chars_min`, also where it is not set.",
+        )
+        .over_derived(chars_max, &CHARS, "255");
     section
         .setting("personal_data", "What becomes of a key that looks like an e-mail address, a phone or card number: nobody looks, a log line with a short digest, or 400.")
         .over(personal_data, &PERSONAL_DATA, r#""warn""#);
@@ -137,14 +144,14 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
         )
         .over(on_expired, &Words(&[("run", OnExpired::Run), ("gone", OnExpired::Gone)]), r#""run""#);
     section
-        .setting("lease", "How long an attempt is presumed alive. Renewed at half. At least `1s`.")
-        .over(lease, &SPAN, r#""30s""#);
+        .setting("lease", "How long an attempt is presumed alive. Renewed at half. At least `1s`. Where it is not set: at most the deadline, and at least twice `store_timeout`.")
+        .over_derived(lease, &SPAN, r#""30s""#);
     section
         .setting(
             "deadline",
-            "When an attempt ends, renewed or not; also how long the upstream may take. At least the lease.",
+            "When an attempt ends, renewed or not; also how long the upstream may take. At least the lease, also where it is not set.",
         )
-        .over(deadline, &SPAN, r#""5m""#);
+        .over_derived(deadline, &SPAN, r#""5m""#);
     section
         .setting("horizon", "How long after the deadline an effect may still turn up downstream. Counts for verdicts, which a later release brings.")
         .over(horizon, &SPAN, r#""30s""#);
@@ -160,9 +167,9 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
         )
         .over(&mut (), &Kind("`never`, `allowed`, `always`", accept), r#""never""#);
     section
-        .setting("release", "Nothing was done: the answer is passed on and the key may be tried again. After 401 and 403 the record is kept for 5 minutes only.")
-        .over(release, &List("HTTP statuses", "[401, 403]", value::status), "[401, 403, 425, 429]");
-    section.setting("unknown", "Doubt: unknown, or retryable where running again is safe.").over(
+        .setting("release", "Nothing was done: the answer is passed on and the key may be tried again. After 401 and 403 the record is kept for 5 minutes only. Where it is not set, without the statuses of `unknown`.")
+        .over_derived(release, &List("HTTP statuses", "[401, 403]", value::status), "[401, 403, 425, 429]");
+    section.setting("unknown", "Doubt: unknown, or retryable where running again is safe. Where it is not set, without the statuses of `release`.").over_derived(
         unknown,
         &List("HTTP statuses", "[502, 504]", value::status),
         "[408, 502, 504]",
@@ -173,11 +180,12 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
     section
         .setting("store_down", "While the store cannot be reached: 503 and no work, or the work runs unprotected and its answer says so.")
         .over(store_down, &Words(&[("refuse", StoreDown::Refuse), ("run", StoreDown::Run)]), r#""refuse""#);
-    section.setting("store_timeout", "How long the store may take. At most half the lease.").over(
-        store_timeout,
-        &SPAN,
-        r#""2s""#,
-    );
+    section
+        .setting(
+            "store_timeout",
+            "How long the store may take. At most half the lease, also where it is not set.",
+        )
+        .over_derived(store_timeout, &SPAN, r#""2s""#);
     section
         .setting("request_bytes_max", "The largest body of a keyed request: 413 above. It is held in memory.")
         .over(request_bytes_max, &BYTES, r#""1MiB""#);
