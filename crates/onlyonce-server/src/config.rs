@@ -2,16 +2,16 @@
 //!
 //! 1. [`load`] lays a file, the environment, `--set` and flags over each other (`source.rs`), into a tree of values that
 //!    know their place (`tree.rs`).
-//! 2. Every name is looked up in the one table of settings (`setting.rs`); what is misspelt or misplaced is told with
+//! 2. Every name is looked up in the one table of settings (`setting/table.rs`); what is misspelt or misplaced is told with
 //!    what was meant (`names.rs`).
-//! 3. Every value is read (`build.rs`, `policy.rs`, `route.rs`, by `value.rs`), and what is wrong together is found
-//!    (`cross.rs`), also by asking those who will use keys and certificates (`credentials.rs`). All faults are collected, and with one of them there are no settings.
+//! 3. Every value is read by its entry in the table, and what is wrong together is found (`cross.rs`, `policy.rs`), also by
+//!    asking those who will use keys and certificates (`credentials.rs`). All faults are collected (`reader.rs`), and with
+//!    one of them there are no settings.
 //! 4. What is legal and may be regretted is a warning (`risk.rs`).
 //! 5. The reference, the example and the help are made from the table too (`page.rs`).
 //!
 //! Loading the same [`Sources`] again reads files and secrets as they are then: that is a reload.
 
-mod build;
 mod credentials;
 mod cross;
 mod effective;
@@ -22,7 +22,6 @@ mod pattern;
 mod policy;
 mod reader;
 mod risk;
-mod route;
 mod secret;
 mod setting;
 mod source;
@@ -43,6 +42,7 @@ use onlyonce::store::sqlite::Expired;
 use onlyonce::worker::Background;
 
 use self::reader::{Reader, Section};
+use self::setting::table;
 use crate::store;
 
 pub(crate) use self::fault::{Fault, Faults, Place, Warning};
@@ -66,9 +66,14 @@ pub(crate) fn load(sources: &Sources) -> Result<Loaded, Faults> {
         // Whatever else is missing may stand in the file.
         return Err(Faults(faults));
     }
-    let mut reader = Reader { environment: sources.variables(), faults, warnings: Vec::new() };
-    let config = build::config(&settings, &mut reader);
-    let Reader { faults, mut warnings, .. } = reader;
+    let reader = Reader::new(sources.variables(), faults);
+    let top = Section::top(&settings, &reader);
+    names::check(&top, "");
+    let config = table::config(&top);
+    cross::check(&config, &top);
+    credentials::check(&config, &top);
+    risk::check(&config, &top);
+    let (faults, mut warnings) = reader.finish();
     if !faults.is_empty() {
         return Err(Faults(faults));
     }
@@ -82,9 +87,10 @@ pub(crate) fn store(sources: &Sources) -> Result<store::Url, Faults> {
     let mut faults = Vec::new();
     let settings = source::read(sources, &mut faults);
     faults.retain(|fault| fault.path == source::FILE);
-    let mut reader = Reader { environment: sources.variables(), faults, warnings: Vec::new() };
-    let store = build::store(&Section::top(&settings), &mut reader);
-    if reader.faults.is_empty() { Ok(store) } else { Err(Faults(reader.faults)) }
+    let reader = Reader::new(sources.variables(), faults);
+    let store = table::store(&Section::top(&settings, &reader));
+    let (faults, _) = reader.finish();
+    if faults.is_empty() { Ok(store) } else { Err(Faults(faults)) }
 }
 
 /// All settings.
