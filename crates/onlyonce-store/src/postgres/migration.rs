@@ -154,10 +154,10 @@ async fn schema_exists(client: &Client, database: &Database) -> Result<(), Failu
 async fn refuse_old_layout(client: &Client, database: &Database, applied: &[Applied]) -> Result<(), Failure> {
     const SQL: &str = "
         SELECT 1 FROM pg_class AS known
-            JOIN pg_namespace AS namespace ON namespace.oid = known.relnamespace
+            JOIN pg_namespace AS schemas ON schemas.oid = known.relnamespace
             LEFT JOIN pg_attribute AS attribute
                 ON attribute.attrelid = known.oid AND attribute.attname = 'record' AND NOT attribute.attisdropped
-        WHERE namespace.nspname = $1
+        WHERE schemas.nspname = $1
           AND (known.relname = 'onlyonce_due' OR known.relname = 'onlyonce_record' AND attribute.attname IS NOT NULL)";
     let is_first_ours =
         ALL.first().is_some_and(|first| applied.iter().any(|row| row.checksum == checksum(first)));

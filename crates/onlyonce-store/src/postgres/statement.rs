@@ -279,8 +279,8 @@ const COUNT: &str = "
             ) AS counted),
            (SELECT (known.reltuples * told.part)::bigint
             FROM pg_class AS known
-                JOIN pg_namespace AS namespace ON namespace.oid = known.relnamespace
-                JOIN pg_stats AS stats ON stats.schemaname = namespace.nspname
+                JOIN pg_namespace AS schemas ON schemas.oid = known.relnamespace
+                JOIN pg_stats AS stats ON stats.schemaname = schemas.nspname
                     AND stats.tablename = known.relname AND stats.attname = 'state'
                 CROSS JOIN LATERAL unnest(stats.most_common_vals::text::text[], stats.most_common_freqs)
                     AS told (state, part)
