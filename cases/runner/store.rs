@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use onlyonce::store::clock::{Clock, SystemClock};
 use onlyonce::store::memory::Memory;
 use onlyonce::store::sqlite::{Options, Sqlite};
-use onlyonce::store::{Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped};
+use onlyonce::store::{
+    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+};
 use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_core::time::Timestamp;
 use serde::Deserialize;

@@ -282,8 +282,7 @@ async fn request(store: &Sqlite, number: u64, retention: Duration, spans: &mut V
     let expires_at = When::AfterWrite(retention);
     let done = State::Completed { response: Some(Arc::new(response)), by: Source::Attempt, expires_at };
     let (_, next) = draft(number, done);
-    let change =
-        Change::new(Some(revision), Revision(!revision.0), next);
+    let change = Change::new(Some(revision), Revision(!revision.0), next);
     let started = Instant::now();
     applied(&store.swap(id, change).await.unwrap());
     spans.push(started.elapsed());

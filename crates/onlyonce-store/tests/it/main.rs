@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod broken;
+mod expires;
 mod postgres;
 mod sqlite;
 

@@ -17,7 +17,9 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::Full;
 use onlyonce::store::postgres::{self, Postgres};
 use onlyonce::store::sqlite::{self, Sqlite};
-use onlyonce::store::{Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped};
+use onlyonce::store::{
+    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+};
 use onlyonce::worker::{Background, Workers};
 use onlyonce::{Attempt, Effects, Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen, StateName};

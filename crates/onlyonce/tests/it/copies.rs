@@ -10,7 +10,9 @@ use axum::response::IntoResponse;
 use axum::routing::any;
 use http::StatusCode;
 use onlyonce::store::memory::Memory;
-use onlyonce::store::{Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped};
+use onlyonce::store::{
+    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+};
 use onlyonce::{Engine, Force, Forgotten, Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen, StateName};
 use tokio::time::{Instant, sleep};

@@ -17,7 +17,9 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
-use onlyonce::store::{Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped};
+use onlyonce::store::{
+    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+};
 use onlyonce::{Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_core::time::Timestamp;

@@ -9,7 +9,9 @@ use futures_util::FutureExt;
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
 use onlyonce::store::{Change, Count, EpochSeen, Page, Promises, Query, Store, Swapped};
-use onlyonce_core::record::{Draft, Id, Record, Response, Revision, Seen, Source, State as RecordState, StateName};
+use onlyonce_core::record::{
+    Draft, Id, Record, Response, Revision, Seen, Source, State as RecordState, StateName,
+};
 use onlyonce_core::time::Timestamp;
 use tokio::time::Instant;
 

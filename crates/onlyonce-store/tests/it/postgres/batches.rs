@@ -68,8 +68,7 @@ impl World {
             None => record(number),
             Some(_) => draft(&key(number), Effects::Opaque, completed(When::AfterWrite(HOUR))),
         };
-        let change =
-            Change::new(expected.map(Revision), Revision(2), next);
+        let change = Change::new(expected.map(Revision), Revision(2), next);
         tokio::spawn(async move { store.swap(id, change).await })
     }
 

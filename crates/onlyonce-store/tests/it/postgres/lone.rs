@@ -103,7 +103,9 @@ async fn an_update_that_is_lost_shows_what_it_was_lost_to() {
     for _ in 0..2 {
         trips();
         let change = Change::new(Some(first.revision), Revision(3), next.clone());
-        let Swapped::Lost(Some(seen)) = store.swap(id, change).await.unwrap() else { panic!("it must be lost") };
+        let Swapped::Lost(Some(seen)) = store.swap(id, change).await.unwrap() else {
+            panic!("it must be lost")
+        };
         assert_eq!((seen.revision, seen.record), (done.revision, done.record.clone()));
     }
     assert!(trips() <= 3, "the update, once more where it waits for whoever holds the row, and the look");
@@ -123,4 +125,3 @@ async fn no_record_is_stamped_before_its_last_stamp() {
     assert_eq!(done.record.written_at, seen.record.written_at.plus(HOUR));
     assert_eq!(store.load(id("k")).await.unwrap().unwrap().record, done.record);
 }
-

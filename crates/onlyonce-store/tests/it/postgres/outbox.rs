@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use onlyonce_core::record::Token;
+use onlyonce_store::Store;
 use onlyonce_store::outbox::{Outbox as _, Settled};
 use onlyonce_store::postgres::{Options, Postgres};
-use onlyonce_store::Store;
 use onlyonce_testkit::engines::postgres::Server;
 use tokio_postgres::{Client, NoTls};
 
@@ -36,15 +36,25 @@ async fn a_plain_insert_is_a_message_that_is_delivered() {
     assert_eq!((&*first.key, &*first.destination, first.delivery), ("receipt-1", "receipts", 1));
     assert_eq!((&first.payload[..], &*first.content_type), (&b"{\"to\":7}"[..], "application/json"));
     assert_eq!(first.group, None);
-    assert!(store.settle("receipt-1", TOKEN, Settled::Delivered { provider_id: Some("evt".into()) }).await.unwrap());
+    assert!(
+        store
+            .settle("receipt-1", TOKEN, Settled::Delivered { provider_id: Some("evt".into()) })
+            .await
+            .unwrap()
+    );
     assert_eq!(store.provider_id("receipt-1").await.unwrap().as_deref(), Some("evt"));
 
     let many = "INSERT INTO onlyonce_outbox (destination, payload, group_key)
                 SELECT 'receipts', convert_to(n::text, 'UTF8'), 'g' FROM generate_series(1, 200) AS n";
     client.batch_execute(many).await.unwrap();
     let claimed = store.claim(TOKEN, LEASE, 1_000).await.unwrap();
-    let payloads: Vec<_> = claimed.iter().map(|claimed| String::from_utf8(claimed.payload.to_vec()).unwrap()).collect();
-    assert_eq!(payloads, (1..=200).map(|number: u32| number.to_string()).collect::<Vec<_>>(), "in their order");
+    let payloads: Vec<_> =
+        claimed.iter().map(|claimed| String::from_utf8(claimed.payload.to_vec()).unwrap()).collect();
+    assert_eq!(
+        payloads,
+        (1..=200).map(|number: u32| number.to_string()).collect::<Vec<_>>(),
+        "in their order"
+    );
     assert!(claimed.iter().all(|claimed| claimed.group.as_deref() == Some("g") && claimed.key.len() == 36));
     assert_eq!(store.dead_letters(10).await.unwrap(), []);
 }
@@ -53,7 +63,10 @@ async fn a_plain_insert_is_a_message_that_is_delivered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_belongs_to_the_transaction_that_stores_it_and_waits_for_its_time() {
     let (store, client) = world().await;
-    client.batch_execute("BEGIN; INSERT INTO onlyonce_outbox (destination, payload) VALUES ('d', '')").await.unwrap();
+    client
+        .batch_execute("BEGIN; INSERT INTO onlyonce_outbox (destination, payload) VALUES ('d', '')")
+        .await
+        .unwrap();
     assert_eq!(store.claim(TOKEN, LEASE, 10).await.unwrap(), []);
     client.batch_execute("ROLLBACK").await.unwrap();
     let later = "INSERT INTO onlyonce_outbox (destination, payload, due_at)
@@ -76,11 +89,13 @@ async fn what_could_not_be_delivered_is_refused() {
         ("('k', 'd', NULL, NULL)", "23514"),
         ("('k', NULL, '', NULL)", "23502"),
     ] {
-        let sql = format!("INSERT INTO onlyonce_outbox (key, destination, payload, group_key) VALUES {values}");
+        let sql =
+            format!("INSERT INTO onlyonce_outbox (key, destination, payload, group_key) VALUES {values}");
         let error = client.batch_execute(&sql).await.unwrap_err();
         assert_eq!(error.code().map(|code| code.code()), Some(code), "{values}");
     }
-    let twice = "INSERT INTO onlyonce_outbox (key, destination, payload) VALUES ('k', 'd', ''), ('k', 'd', '')";
+    let twice =
+        "INSERT INTO onlyonce_outbox (key, destination, payload) VALUES ('k', 'd', ''), ('k', 'd', '')";
     assert_eq!(client.batch_execute(twice).await.unwrap_err().code().map(|code| code.code()), Some("23505"));
 }
 
@@ -88,7 +103,10 @@ async fn what_could_not_be_delivered_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_of_deliveries_can_be_read_with_psql() {
     let (store, client) = world().await;
-    client.batch_execute("INSERT INTO onlyonce_outbox (key, destination, payload) VALUES ('m', 'd', '')").await.unwrap();
+    client
+        .batch_execute("INSERT INTO onlyonce_outbox (key, destination, payload) VALUES ('m', 'd', '')")
+        .await
+        .unwrap();
     for settled in [
         Settled::Again { after: Duration::ZERO, error: "busy".into() },
         Settled::Dead { error: "gone\0".into() },

@@ -151,8 +151,14 @@ async fn settings_that_lose_acknowledged_writes_are_found() {
 async fn a_server_that_only_resembles_postgresql_is_refused_by_name_unless_it_is_allowed() {
     for (says, name) in [
         ("CREATE FUNCTION {}.version() RETURNS text RETURN 'CockroachDB CCL v23.1.11'", "CockroachDB"),
-        ("CREATE FUNCTION {}.version() RETURNS text RETURN 'PostgreSQL 11.2-YB-2.18.3.0-b0 on x86_64'", "YugabyteDB"),
-        ("CREATE TABLE {0}.pg_extension (extname name); INSERT INTO {0}.pg_extension VALUES ('citus')", "Citus"),
+        (
+            "CREATE FUNCTION {}.version() RETURNS text RETURN 'PostgreSQL 11.2-YB-2.18.3.0-b0 on x86_64'",
+            "YugabyteDB",
+        ),
+        (
+            "CREATE TABLE {0}.pg_extension (extname name); INSERT INTO {0}.pg_extension VALUES ('citus')",
+            "Citus",
+        ),
     ] {
         let (schema, url) = role("");
         Server::shared().sql(&says.replace("{}", &schema).replace("{0}", &schema));

@@ -31,7 +31,8 @@ impl World {
 }
 
 fn paid() -> State<When> {
-    let headers = vec![(HeaderName::from_static("content-type"), HeaderValue::from_static("application/json"))];
+    let headers =
+        vec![(HeaderName::from_static("content-type"), HeaderValue::from_static("application/json"))];
     let response = Response { status: 201, headers, body: Bytes::from_static(b"{\"id\":7}") };
     State::Completed {
         response: Some(Arc::new(response)),
@@ -49,7 +50,8 @@ async fn a_record_can_be_read_with_psql() {
         "SELECT key, state, attempt, status, expires_at - written_at, convert_from(body, 'UTF8') FROM onlyonce_record",
     );
     assert_eq!(told, "order-1|completed|1|201|01:00:00|{\"id\":7}");
-    let told = world.sql("SELECT convert_from(headers, 'UTF8'), label, route, completed_by FROM onlyonce_record");
+    let told =
+        world.sql("SELECT convert_from(headers, 'UTF8'), label, route, completed_by FROM onlyonce_record");
     assert_eq!(told, "content-type: application/json\n|acme|POST /payments|attempt");
     let unknown = State::Unknown {
         reason: Reason::Lapsed,
@@ -89,6 +91,8 @@ async fn a_change_by_another_program_is_seen_at_the_next_look() {
     assert_eq!(response.headers, [(HeaderName::from_static("x-by"), HeaderValue::from_static("hand"))]);
     let (id, next) = draft("k", Effects::Opaque, paid());
     let late = Change::new(Some(reserved.revision), Revision(2), next);
-    let Swapped::Lost(Some(current)) = world.store.swap(id, late).await.unwrap() else { panic!("it is lost") };
+    let Swapped::Lost(Some(current)) = world.store.swap(id, late).await.unwrap() else {
+        panic!("it is lost")
+    };
     assert_eq!((current.revision, current.record), (seen.revision, seen.record));
 }

@@ -47,13 +47,18 @@ async fn a_completion_commits_or_goes_with_the_users_own_rows() {
             panic!("nobody else has written")
         };
         let seen = store.load(id("k")).await.unwrap().unwrap();
-        assert_eq!((seen.revision, seen.record), (reserved.revision, reserved.record.clone()), "not committed yet");
+        assert_eq!(
+            (seen.revision, seen.record),
+            (reserved.revision, reserved.record.clone()),
+            "not committed yet"
+        );
         match commits {
             true => transaction.commit().await.unwrap(),
             false => transaction.rollback().await.unwrap(),
         }
         let seen = store.load(id("k")).await.unwrap().unwrap();
-        let expected = if commits { (done.revision, done.record) } else { (reserved.revision, reserved.record) };
+        let expected =
+            if commits { (done.revision, done.record) } else { (reserved.revision, reserved.record) };
         assert_eq!((seen.revision, seen.record), expected);
         let messages = store.claim(Token([1; 16]), HOUR, 9).await.unwrap().len();
         assert_eq!((payments(&client).await, messages), if commits { (1, 1) } else { (0, 0) });

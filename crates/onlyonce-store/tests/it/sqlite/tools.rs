@@ -13,7 +13,8 @@ use super::folder::Folder;
 use super::kill;
 use super::world::{draft, id, insert, open, put, running};
 
-const KEYS: &str = "SELECT key FROM onlyonce_record WHERE state = 'completed' AND status = 201 AND body IS NOT NULL";
+const KEYS: &str =
+    "SELECT key FROM onlyonce_record WHERE state = 'completed' AND status = 201 AND body IS NOT NULL";
 
 fn lines(text: &str) -> HashSet<String> {
     text.lines().map(str::to_owned).collect()
