@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use onlyonce::health::Health;
 use onlyonce::policy::StoreDown;
+use onlyonce::store::Store;
 use onlyonce::{Effects, Policy};
 
-use crate::world::{Fault, LATE, World, order, order_with, settle};
+use crate::world::{Fault, LATE, World, id, order, order_with, settle};
 
 /// X01
 #[tokio::test(start_paused = true)]
@@ -77,6 +78,18 @@ async fn contention_does_not_open_the_breaker() {
         assert_eq!(other.send(order("k")).await.summary(), "409 idempotency_key_in_progress");
     }
     assert_eq!(other.send(order("free")).await.summary(), "201 run 1");
+}
+
+/// X02: what is damaged has been answered for. One record that cannot be read refuses its own key and no other.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_read_does_not_open_the_breaker() {
+    let world = World::new(Policy::default());
+    world.store.always(Some(Fault::Corrupt));
+    for _ in 0..20 {
+        assert_eq!(world.send(order("damaged")).await.summary(), "503 idempotency_store_unavailable");
+    }
+    world.store.always(None);
+    assert_eq!(world.send(order("healthy")).await.summary(), "201 run 1");
 }
 
 /// X03
@@ -154,9 +167,13 @@ async fn a_reservation_whose_answer_was_lost_is_given_back() {
 async fn a_reservation_that_is_written_late_is_given_back() {
     let world = World::new(Policy::default());
     assert_eq!(world.send(order_with("k", &[("x-status", "500")])).await.status, 500);
-    world.store.next([Fault::Late]);
+    // The first write finds the record, the second reserves the next attempt.
+    world.store.next([Fault::None, Fault::Late]);
     assert_eq!(world.send(order("k")).await.summary(), "503 idempotency_store_unavailable");
+    let before = world.store.load(id("k")).await.unwrap().unwrap();
     world.pass(2 * LATE).await;
+    let after = world.store.load(id("k")).await.unwrap().unwrap();
+    assert_eq!(after.record.attempt, before.record.attempt + 1, "it was written in the end");
     let again = world.send(order("k")).await;
     assert_eq!((again.summary(), world.handler.runs()), ("201 run 2".into(), 2));
 }
@@ -259,6 +276,11 @@ async fn a_failed_store_is_told_from_a_slow_one_and_from_one_that_takes_no_write
     world.store.always(Some(Fault::Stalled));
     assert_eq!(engine.health(patience).await, Health::Stalled { waited: patience });
     world.store.always(None);
+    assert!(is_well(&engine.health(patience).await));
+
+    // A row that somebody holds is contention, and says nothing of the store.
+    world.store.next([Fault::Busy]);
+    assert_eq!(world.send(order("held")).await.status, 503);
     assert!(is_well(&engine.health(patience).await));
 
     // It can be read, and takes no writes: as a full disk does.

@@ -21,7 +21,9 @@ use onlyonce::store::{
     Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
 };
 use onlyonce::{Onlyonce, Policy};
+use onlyonce_core::key::Key;
 use onlyonce_core::record::{Id, Seen, StateName};
+use onlyonce_core::scope::{Scope, Source};
 use onlyonce_core::time::Timestamp;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -57,6 +59,10 @@ pub(crate) enum Fault {
     /// A write is sent twice, and the answer is that of the second: as by a client library that repeats what it had no
     /// answer to.
     Repeated,
+    /// It works, and is answered after [`SLOW`].
+    Slow,
+    /// Somebody else holds the row.
+    Busy,
     /// It works where it only reads.
     ReadOnly,
     /// What is stored cannot be read.
@@ -65,6 +71,9 @@ pub(crate) enum Fault {
 
 /// How late a late write is.
 pub(crate) const LATE: Duration = Duration::from_secs(5);
+
+/// How late an answer is that is slow; less than a store may take.
+pub(crate) const SLOW: Duration = Duration::from_millis(1_500);
 
 #[derive(Debug)]
 struct TokioClock(Instant);
@@ -111,16 +120,38 @@ impl FaultyStore {
         self.swaps.load(Ordering::SeqCst)
     }
 
-    async fn fault(&self) -> Result<bool, Error> {
+    /// What happens to the next call.
+    fn planned(&self) -> Fault {
         let planned = self.faults.lock().unwrap().pop_front();
-        let fault = planned.or(*self.always.lock().unwrap()).unwrap_or(Fault::None);
+        planned.or(*self.always.lock().unwrap()).unwrap_or(Fault::None)
+    }
+
+    /// What goes wrong before a call reaches the store.
+    async fn before(fault: Fault) -> Result<(), Error> {
         match fault {
-            Fault::None | Fault::Repeated => Ok(false),
-            Fault::AnswerLost => Ok(true),
+            Fault::None | Fault::Repeated | Fault::AnswerLost | Fault::Slow => Ok(()),
+            Fault::Busy => Err(Error::new(ErrorKind::Busy, "somebody holds it on order")),
             Fault::Refused | Fault::ReadOnly => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
             Fault::Corrupt => Err(Error::new(ErrorKind::Corrupt, "unreadable on order")),
             Fault::Stalled | Fault::Late => std::future::pending().await,
         }
+    }
+
+    /// What goes wrong on its answer's way back.
+    async fn after<T>(fault: Fault, answer: T) -> Result<T, Error> {
+        match fault {
+            Fault::AnswerLost => return Err(lost()),
+            Fault::Slow => tokio::time::sleep(SLOW).await,
+            Fault::None
+            | Fault::Repeated
+            | Fault::Busy
+            | Fault::Refused
+            | Fault::ReadOnly
+            | Fault::Corrupt
+            | Fault::Stalled
+            | Fault::Late => {}
+        }
+        Ok(answer)
     }
 }
 
@@ -137,29 +168,26 @@ impl Store for FaultyStore {
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
         self.loads.fetch_add(1, Ordering::SeqCst);
         let is_read_only = *self.always.lock().unwrap() == Some(Fault::ReadOnly);
-        let answer_lost = !is_read_only && self.fault().await?;
-        let seen = self.memory.load(id).await?;
-        if answer_lost { Err(lost()) } else { Ok(seen) }
+        let fault = if is_read_only { Fault::None } else { self.planned() };
+        Self::before(fault).await?;
+        Self::after(fault, self.memory.load(id).await?).await
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
         self.swaps.fetch_add(1, Ordering::SeqCst);
-        if self.faults.lock().unwrap().front() == Some(&Fault::Late) {
-            let memory = self.memory.clone();
+        let fault = self.planned();
+        if fault == Fault::Late {
+            let (memory, change) = (self.memory.clone(), change.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(LATE).await;
                 memory.swap(id, change).await
             });
-            self.fault().await?;
-            unreachable!("a late write is never answered");
         }
-        let is_repeated = *self.always.lock().unwrap() == Some(Fault::Repeated);
-        let answer_lost = self.fault().await?;
-        if is_repeated {
+        Self::before(fault).await?;
+        if fault == Fault::Repeated {
             self.memory.swap(id, change.clone()).await?;
         }
-        let swapped = self.memory.swap(id, change).await?;
-        if answer_lost { Err(lost()) } else { Ok(swapped) }
+        Self::after(fault, self.memory.swap(id, change).await?).await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
@@ -179,16 +207,18 @@ impl Store for FaultyStore {
         let fault = *self.always.lock().unwrap();
         match fault {
             None if self.is_blind.load(Ordering::SeqCst) => Err(lost()),
-            None | Some(Fault::None | Fault::Repeated | Fault::ReadOnly) => self.memory.epoch().await,
-            Some(Fault::Refused | Fault::AnswerLost | Fault::Corrupt) => Err(lost()),
+            None | Some(Fault::None | Fault::Repeated | Fault::Slow | Fault::ReadOnly) => {
+                self.memory.epoch().await
+            }
+            Some(Fault::Refused | Fault::AnswerLost | Fault::Busy | Fault::Corrupt) => Err(lost()),
             Some(Fault::Stalled | Fault::Late) => std::future::pending().await,
         }
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
-        let answer_lost = self.fault().await?;
-        self.memory.raise_epoch().await?;
-        if answer_lost { Err(lost()) } else { Ok(()) }
+        let fault = self.planned();
+        Self::before(fault).await?;
+        Self::after(fault, self.memory.raise_epoch().await?).await
     }
 
     fn promises(&self) -> Promises {
@@ -283,6 +313,13 @@ impl World {
         tokio::time::sleep(span).await;
         settle().await;
     }
+}
+
+/// The record of a key that [`post`] sends.
+pub(crate) fn id(key: &str) -> Id {
+    let credentials = Source::Header(http::header::AUTHORIZATION);
+    let scope = Scope::of("", [credentials.part(b"Bearer t1")]).unwrap();
+    Id::of(&scope, &Key::stored(key))
 }
 
 /// Lets every task run that can.
