@@ -265,7 +265,7 @@ async fn told_by_webhook(world: &World, verdict: Verdict) {
     let backoff = Backoff { first: LEASE, max: LEASE, tries_max: 1 };
     let ruling = Ruling { verdict, by: Source::Webhook, force: Force::No, token: Token([9; 16]), backoff };
     let Ruled::Write(next) = machine::verdict(&seen, &ruling) else { panic!("it is taken down") };
-    let change = Change { expected: Some(seen.revision), revision: Revision(9), next, messages: Vec::new() };
+    let change = Change::new(Some(seen.revision), Revision(9), next);
     let swapped = world.store.swap(id("k"), change).await.unwrap();
     assert!(matches!(swapped, Swapped::Applied(_)));
 }
