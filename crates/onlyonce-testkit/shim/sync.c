@@ -7,7 +7,7 @@
  *                    the pages clean, and a later sync does not write them
  *   ftruncate        is durable at once
  *
- * Only files whose path begins with ONLYONCE_SHIM_FILE are watched; the switch is ONLYONCE_SHIM_SWITCH. What it holds is
+ * Only files whose path begins with SYNC_SHIM_FILE are watched; the switch is SYNC_SHIM_SWITCH. What it holds is
  * part of a name: only syncs of files whose path ends with it fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ static int path_of(int fd, char *path) {
     ssize_t length = readlink(link, path, PATH_MAX - 1);
     if (length < 0) return 0;
     path[length] = 0;
-    const char *watched = getenv("ONLYONCE_SHIM_FILE");
+    const char *watched = getenv("SYNC_SHIM_FILE");
     if (!watched || strncmp(path, watched, strlen(watched)) != 0) return 0;
     return !strstr(path, "-shm") && !strstr(path, ".disk");
 }
@@ -56,7 +56,7 @@ static void note(int fd, off_t from, size_t bytes) {
 
 static int fails(const char *path) {
     char ending[256] = "";
-    const char *name = getenv("ONLYONCE_SHIM_SWITCH");
+    const char *name = getenv("SYNC_SHIM_SWITCH");
     FILE *file = name ? fopen(name, "r") : NULL;
     if (!file) return 0;
     if (!fgets(ending, sizeof ending, file)) ending[0] = 0;

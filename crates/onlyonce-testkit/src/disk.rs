@@ -37,8 +37,8 @@ impl Disk {
     pub fn environment(&self) -> [(&'static str, &Path); 3] {
         [
             ("LD_PRELOAD", &self.library),
-            ("ONLYONCE_SHIM_FILE", &self.file),
-            ("ONLYONCE_SHIM_SWITCH", &self.switch),
+            ("SYNC_SHIM_FILE", &self.file),
+            ("SYNC_SHIM_SWITCH", &self.switch),
         ]
     }
 
