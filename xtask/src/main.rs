@@ -8,6 +8,7 @@ mod examples;
 mod gateway;
 mod http;
 mod install;
+mod mutants;
 mod process;
 mod repository;
 mod requirements;
@@ -45,6 +46,8 @@ enum Command {
     Crash(crash::Arguments),
     /// Three gateways on one PostgreSQL while everything around them breaks; then every promise is judged
     Chaos(chaos::Arguments),
+    /// Plant faults into a copy of the sources, one at a time, and demand that a test catches each
+    Mutants(mutants::Arguments),
     /// Start the gateway before the services of examples/ and play a story on each
     Examples(examples::Arguments),
 }
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Engines(arguments) => servers::run(&arguments),
         Command::Crash(arguments) => crash::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
+        Command::Mutants(arguments) => mutants::run(&arguments),
         Command::Examples(arguments) => examples::run(&arguments),
     };
     match done {

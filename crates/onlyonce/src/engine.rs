@@ -448,7 +448,7 @@ impl Engine {
         let swapped = match swapped? {
             // Sent twice, by a client library that lost the first answer. The revision is random: it is our own write.
             Swapped::Lost(Some(seen)) if seen.revision == revision => Swapped::Applied(seen),
-            swapped => swapped,
+            swapped @ (Swapped::Applied(_) | Swapped::Lost(_)) => swapped,
         };
         if matches!(&swapped, Swapped::Applied(seen) if machine::is_unknown(&seen.record)) {
             counts::unknown_opened();
