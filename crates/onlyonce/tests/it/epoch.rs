@@ -131,7 +131,7 @@ async fn what_runs_is_forgotten_only_by_force() {
     assert_eq!(engine.forget(id, Force::No).await.unwrap(), Forgotten::Running);
     assert_eq!(world.send(order("k")).await.summary(), "409 idempotency_key_in_progress");
     assert_eq!(engine.forget(id, Force::Yes).await.unwrap(), Forgotten::Done);
-    // Here it is still in the air; here as elsewhere its key is free.
+    // Its attempt is still in progress on this node; here as elsewhere its key is free.
     assert_eq!(world.send(order("k")).await.summary(), "201 run 3");
     world.handler.open(1);
     settle().await;
