@@ -111,12 +111,9 @@ async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
     ))
 }
 
-/// Writes one row in a task of its own, so that it completes even if the caller is cancelled. `places` keeps connections free for reads.
-pub(super) async fn in_a_task(
-    pool: Arc<Pool>,
-    places: Arc<Semaphore>,
-    swap: Swap,
-) -> Result<Swapped, Error> {
+/// Writes one row in a task of its own, so that it completes even if the caller is cancelled. `places` keeps connections
+/// free for reads.
+pub(super) async fn in_a_task(pool: Arc<Pool>, places: Arc<Semaphore>, swap: Swap) -> Result<Swapped, Error> {
     let task = tokio::spawn(async move {
         let _place = places.acquire().await.expect("the places are never closed");
         alone(&pool, swap).await
