@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::gateway::{Gateway, Place};
 use crate::store;
 
-/// A store of which a promise does not hold is not served from.
+/// Refuses to serve from a store that does not keep a promise.
 async fn refuse_unfit(engine: &Engine) -> Result<()> {
     let findings = engine.examine().await?;
     let errors = findings.into_iter().filter(|finding| finding.level == Level::Error);
@@ -27,10 +27,10 @@ async fn refuse_unfit(engine: &Engine) -> Result<()> {
     bail!("the store cannot be used: {}", told.join("; "))
 }
 
-/// A node that serves.
+/// A running node.
 pub(crate) struct Node {
     pub(crate) gateway: Gateway,
-    /// Where operators come in.
+    /// The address for operators.
     pub(crate) admin: SocketAddr,
     engine: Arc<Engine>,
     store: Arc<dyn Store>,
@@ -40,7 +40,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Opens the store, binds both ports, and serves by these settings from now on.
+    /// Opens the store, binds both ports, and starts serving with these settings.
     pub(crate) async fn start(config: Config, figures: Figures) -> Result<Self> {
         let store = config.store.open(config.expired).await?;
         let engine = Engine::new(store.clone());
@@ -62,31 +62,31 @@ impl Node {
         Ok(Self { gateway, admin: address, engine, store, workers, administration, summing })
     }
 
-    /// Whoever started us waits for this line.
+    /// The line printed once the node serves; scripts wait for it.
     pub(crate) fn ready(&self) -> String {
         let store = self.gateway.config().store;
         format!("ready: gateway {} admin http://{} store {store}", self.gateway.url(), self.admin)
     }
 
-    /// Serves by these settings from the next request on; the names of those that take a restart and stay are returned.
+    /// Serves with these settings from the next request on; returns the settings that need a restart.
     pub(crate) fn reload(&mut self, config: Config) -> Result<Vec<&'static str>> {
         let stays = self.gateway.reload(config)?;
         self.workers = Workers::start(&self.engine, &self.gateway.config().background);
         Ok(stays)
     }
 
-    /// Takes no more requests, finishes what is under way within `stop_after`, hands over the rest, and closes the store.
-    /// The admin port answers until then.
+    /// Stops accepting, finishes requests in flight within `stop_after`, abandons the rest, and closes the store. The admin port
+    /// answers until then.
     pub(crate) async fn stop(self) {
         let Self { gateway, engine, store, workers, administration, summing, .. } = self;
         let stop_after = gateway.config().stop_after;
         gateway.stop(stop_after).await;
         summing.abort();
         administration.abort();
-        // Aborted is what it should have been.
+        // It ends as aborted.
         drop(administration.await);
         drop((workers, engine));
-        // A client that does not let go is no reason to fail: the store loses nothing by a process that ends.
+        // A client that keeps its connection is no failure: the store loses nothing when the process ends.
         if let Err(error) = store::close(store).await {
             tracing::warn!(%error, "the store was not closed");
         }

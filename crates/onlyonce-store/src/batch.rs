@@ -1,23 +1,22 @@
-//! Natural batching: while one batch is under way, the next fills.
+//! Natural batching: while one batch is in flight, the next one fills.
 //!
-//! A durable write costs the same wait for one row as for a hundred. So what comes while a flush is under way goes
-//! together with the next one; and since nothing waits for company, a lone write goes at once and pays nothing.
+//! A durable write waits as long for one row as for a hundred. So writes that arrive during a flush share the next one.
+//! Nothing waits to fill a batch: a lone write is sent at once.
 //!
-//! 1. A write goes at once where nothing is under way, or one write alone and there is a place. There are no timers.
-//! 2. At most [`Limits::in_flight_max`] batches are under way, each of at most [`Limits::rows_max`] rows and
-//!    [`Limits::bytes_max`] bytes; a row that is larger than that goes alone. Beside a batch goes only another that is
-//!    at least as large: a batch costs what many rows do. When one has ended and many wait, they go at once, and
-//!    those that it carried are told meanwhile. Where few wait, or batches take long, since the disk is slow, those are
-//!    told first and may come along, and beside a batch goes only one that is twice as large: then it counts how many
-//!    share the next.
-//! 3. Writes of one id keep their order: the second waits until the batch that carries the first has ended. One id is
-//!    never in two batches at once, nor in one batch twice.
-//!    What has no order, such as a look, takes no id ([`Batcher::ask`]).
-//! 4. Nobody is answered before the flush that carried the write has ended, and each has an answer of its own: one
-//!    bad row fails alone.
-//! 5. What was handed in is carried out, also where its caller goes away. A flush that panics, answers too few, or
-//!    is dropped with its runtime answers its callers with `Unavailable`: nobody knows what was written.
-//!
+//! 1. A write is sent at once if nothing is in flight, or if only one lone write is and a slot is free. There are no
+//!    timers.
+//! 2. At most [`Limits::in_flight_max`] batches are in flight, each of at most [`Limits::rows_max`] rows and
+//!    [`Limits::bytes_max`] bytes; a larger row is sent alone. A second batch is sent only if it is at least as large as
+//!    what is in flight, since a batch has a fixed cost. When a batch ends and many writes wait, the next batch is sent
+//!    before the callers of the first are answered. If few wait, or batches are slow (a slow disk), the callers are
+//!    answered first, so that their next writes can join, and a second batch must be twice as large.
+//! 3. Writes of one id keep their order: the second waits until the batch with the first has ended. An id is never in two
+//!    batches at once, nor twice in one batch.
+//!    Reads have no order and take no id ([`Batcher::ask`]).
+//! 4. A caller is answered only after the flush with its write has ended, and each has an answer of its own: one bad row
+//!    fails alone.
+//! 5. A submitted write is carried out even if its caller is cancelled. If a flush panics, returns too few answers, or is
+//!    dropped with its runtime, its callers get `Unavailable`: what was written is unknown.
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 //! use onlyonce_core::record::Id;
@@ -33,17 +32,16 @@
 //! ```
 //!
 //! # Who drives
+//! # Who polls a batch
 //!
-//! Where nothing is under way and there are two places, a write is carried by its caller: no task, no channel, nobody to wake
-//! up. Where the caller goes away meanwhile, a task takes over. One who stays and does not come to carry it keeps one place
-//! from the others, and never the last: what comes meanwhile is carried by tasks.
+//! If nothing is in flight and there are at least two slots, the caller polls the flush of its own write: no task, no
+//! channel, no wake-up. If the caller is cancelled, a task takes over. A caller that stops polling holds one slot but never
+//! the last: other writes are flushed by tasks.
 //!
-//! Every other batch is a task of its own, spawned by whoever finds a free place and something waiting: a caller that hands
-//! in a write, or a batch that has ended. It could be carried by one of its callers too, and would have to be handed over
-//! whenever that one goes away; a task belongs to no client. Nothing is left running: a task ends with its batch.
+//! Every other batch is a task of its own, spawned by a caller that submits a write or by a batch that has ended. Callers do
+//! not poll shared batches, since a cancelled caller would have to hand its batch over. A task ends with its batch.
 //!
-//! The rules are in `queue.rs`, which knows no async; it and the tasks around it are tested on the schedules that
-//! `shuttle` makes up.
+//! The rules are in `queue.rs`, which has no async code. The queue and the tasks are tested under `shuttle`'s schedules.
 
 mod queue;
 mod sync;
@@ -61,14 +59,14 @@ use self::queue::Queue;
 use self::sync::{Mutex, lock, now, spawn, spawn_or_drop, yield_now};
 use crate::{Error, ErrorKind};
 
-/// How much goes together.
+/// The limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// The most rows of a batch; at least one.
+    /// Most rows of a batch; at least one.
     pub(crate) rows_max: usize,
-    /// The most bytes of a batch, where it has more than one row.
+    /// Most bytes of a batch of more than one row.
     pub(crate) bytes_max: usize,
-    /// The most batches under way at once; at least one.
+    /// Most batches in flight; at least one.
     pub(crate) in_flight_max: usize,
 }
 
@@ -85,14 +83,14 @@ struct Shared<T, R> {
     flush: Box<Flush<T, R>>,
 }
 
-/// A write and who waits for it.
+/// A write and the channel of its caller.
 struct Waiting<T, R> {
     item: T,
     caller: oneshot::Sender<Result<R, Error>>,
 }
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
-    /// Collects writes for `flush`, which answers each item of a batch in its order.
+    /// A batcher that calls `flush`, which returns one answer for each item, in order.
     pub(crate) fn new<F>(limits: Limits, flush: impl Fn(Vec<T>) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Answers<R>> + Send + 'static,
@@ -101,24 +99,24 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         Self { shared: Arc::new(Shared { queue: Mutex::new(Queue::new(limits)), flush }) }
     }
 
-    /// Hands in a write of the record `id`, about `bytes` large, and waits for its answer.
+    /// Submits a write of the record `id`, of about `bytes` bytes, and waits for its answer.
     ///
     /// # Errors
     ///
-    /// What the flush answered for this item; [`ErrorKind::Unavailable`] where it ended without an answer.
+    /// The flush's answer for this item; [`ErrorKind::Unavailable`] if the flush ended without one.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
     pub(crate) async fn submit(&self, id: Id, bytes: usize, item: T) -> Result<R, Error> {
-        let goes_alone = lock(&self.shared.queue).go_alone(id);
-        if goes_alone {
-            return Alone::new(&self.shared, id, item).await;
+        let has_slot = lock(&self.shared.queue).take_for_caller(id);
+        if has_slot {
+            return PolledByCaller::new(&self.shared, id, item).await;
         }
-        self.hand_in(item, |queue, waiting| queue.push(id, bytes, waiting)).await
+        self.enqueue(item, |queue, waiting| queue.push(id, bytes, waiting)).await
     }
 
-    /// The same for what has no order among its like: a look, of which two at one record may go together.
+    /// Submits an item that has no order, such as a read: two reads of one record may share a batch.
     ///
     /// # Errors
     ///
@@ -128,48 +126,48 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     ///
     /// Outside a tokio runtime.
     pub(crate) async fn ask(&self, bytes: usize, item: T) -> Result<R, Error> {
-        self.hand_in(item, |queue, waiting| queue.push_free(bytes, waiting)).await
+        self.enqueue(item, |queue, waiting| queue.push_free(bytes, waiting)).await
     }
 
-    async fn hand_in(
+    async fn enqueue(
         &self,
         item: T,
         push: impl FnOnce(&mut Queue<Waiting<T, R>>, Waiting<T, R>),
     ) -> Result<R, Error> {
         let (caller, answer) = oneshot::channel();
-        self.shared.hand_in(|queue| push(queue, Waiting { item, caller }));
+        self.shared.enqueue(|queue| push(queue, Waiting { item, caller }));
         answer.await.unwrap_or_else(|_| Err(unanswered("the batch was dropped while it was under way")))
     }
 }
 
 impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
-    fn hand_in(self: &Arc<Self>, push: impl FnOnce(&mut Queue<Waiting<T, R>>)) {
+    fn enqueue(self: &Arc<Self>, push: impl FnOnce(&mut Queue<Waiting<T, R>>)) {
         let batches = {
             let mut queue = lock(&self.queue);
             push(&mut queue);
             queue.take_all()
         };
-        self.launch(batches);
+        self.spawn_batches(batches);
     }
 
-    /// A batch has ended: its ids and its place are free. What waited for them goes now.
+    /// Frees the ids and the slot of a batch that has ended, and sends the batches that waited for them.
     ///
-    /// Freeing and taking happen under one lock, and so do handing in and taking: whatever waits while a place is free
+    /// Freeing and taking happen under one lock, and so do submitting and taking: a write that waits while a slot is free
     /// is seen by one of the two.
-    fn land(self: &Arc<Self>, ids: &[Id]) {
+    fn finish(self: &Arc<Self>, ids: &[Id]) {
         let batches = {
             let mut queue = lock(&self.queue);
             queue.end(ids);
             queue.take_all()
         };
-        self.launch(batches);
+        self.spawn_batches(batches);
     }
 
-    fn launch(self: &Arc<Self>, batches: Vec<queue::Batch<Waiting<T, R>>>) {
+    fn spawn_batches(self: &Arc<Self>, batches: Vec<queue::Batch<Waiting<T, R>>>) {
         for batch in batches {
             let (items, callers) =
                 batch.loads.into_iter().map(|Waiting { item, caller }| (item, caller)).unzip();
-            spawn(Flight::new(self, batch.ids).fly(items, callers));
+            spawn(InFlight::new(self, batch.ids).run(items, callers));
         }
     }
 
@@ -179,7 +177,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
     }
 }
 
-/// A flush under way: its answers, as many as there are items; one that panics has none to give.
+/// A flush in flight: one answer for each item. If it panics, each answer is an error.
 struct Flushing<R> {
     rows: usize,
     flush: Option<Pin<Box<dyn Future<Output = Answers<R>> + Send>>>,
@@ -192,7 +190,7 @@ impl<R> Future for Flushing<R> {
         let rows = self.rows;
         let all_unanswered = |why| Poll::Ready((0..rows).map(|_| Err(unanswered(why))).collect());
         let Some(flush) = &mut self.flush else { return all_unanswered("the flush panicked") };
-        // Nothing of a flush is used after it has panicked.
+        // Nothing of a flush is used after it panicked.
         match catch_unwind(AssertUnwindSafe(|| flush.as_mut().poll(context))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(answers)) if answers.len() == rows => Poll::Ready(answers),
@@ -202,93 +200,93 @@ impl<R> Future for Flushing<R> {
     }
 }
 
-/// A write that its caller carries. Dropped before its end, it is carried on by a task.
-struct Alone<T: Send + 'static, R: Send + 'static> {
-    /// None once it has landed, or was handed over.
-    under_way: Option<(Flight<T, R>, Flushing<R>)>,
+/// A write whose flush the caller polls. If it is dropped before the end, a task polls the flush to its end.
+struct PolledByCaller<T: Send + 'static, R: Send + 'static> {
+    /// `None` once it has finished or was handed over to a task.
+    in_flight: Option<(InFlight<T, R>, Flushing<R>)>,
 }
 
-impl<T: Send + 'static, R: Send + 'static> Alone<T, R> {
+impl<T: Send + 'static, R: Send + 'static> PolledByCaller<T, R> {
     fn new(shared: &Arc<Shared<T, R>>, id: Id, item: T) -> Self {
-        let flight = Flight::new(shared, vec![id]);
-        flight.tell_size(1);
-        Self { under_way: Some((flight, shared.flush(vec![item]))) }
+        let batch = InFlight::new(shared, vec![id]);
+        batch.record_size(1);
+        Self { in_flight: Some((batch, shared.flush(vec![item]))) }
     }
 }
 
-impl<T: Send + 'static, R: Send + 'static> Future for Alone<T, R> {
+impl<T: Send + 'static, R: Send + 'static> Future for PolledByCaller<T, R> {
     type Output = Result<R, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some((_, flushing)) = &mut self.under_way else { return Poll::Pending };
+        let Some((_, flushing)) = &mut self.in_flight else { return Poll::Pending };
         let Poll::Ready(mut answers) = Pin::new(flushing).poll(context) else { return Poll::Pending };
-        if let Some((mut flight, _)) = self.under_way.take() {
-            flight.land();
+        if let Some((mut batch, _)) = self.in_flight.take() {
+            batch.finish();
         }
         Poll::Ready(answers.pop().unwrap_or_else(|| Err(unanswered("the flush did not answer"))))
     }
 }
 
-impl<T: Send + 'static, R: Send + 'static> Drop for Alone<T, R> {
+impl<T: Send + 'static, R: Send + 'static> Drop for PolledByCaller<T, R> {
     fn drop(&mut self) {
-        let Some((mut flight, flushing)) = self.under_way.take() else { return };
+        let Some((mut batch, flushing)) = self.in_flight.take() else { return };
         spawn_or_drop(async move {
             flushing.await;
-            flight.land();
+            batch.finish();
         });
     }
 }
 
-/// A batch under way.
-struct Flight<T: Send + 'static, R: Send + 'static> {
+/// A batch in flight.
+struct InFlight<T: Send + 'static, R: Send + 'static> {
     shared: Arc<Shared<T, R>>,
     ids: Vec<Id>,
-    is_under_way: bool,
+    is_in_flight: bool,
 }
 
-impl<T: Send + 'static, R: Send + 'static> Flight<T, R> {
+impl<T: Send + 'static, R: Send + 'static> InFlight<T, R> {
     fn new(shared: &Arc<Shared<T, R>>, ids: Vec<Id>) -> Self {
-        Self { shared: shared.clone(), ids, is_under_way: true }
+        Self { shared: shared.clone(), ids, is_in_flight: true }
     }
 
-    /// Of writes: how many share a commit.
-    fn tell_size(&self, rows: usize) {
+    /// Records how many writes share a commit.
+    fn record_size(&self, rows: usize) {
         if !self.ids.is_empty() {
             metrics::histogram!("onlyonce_batch_size").record(u32::try_from(rows).unwrap_or(u32::MAX));
         }
     }
 
-    async fn fly(mut self, items: Vec<T>, callers: Vec<oneshot::Sender<Result<R, Error>>>) {
-        self.tell_size(items.len());
+    async fn run(mut self, items: Vec<T>, callers: Vec<oneshot::Sender<Result<R, Error>>>) {
+        self.record_size(items.len());
         let sent_at = now();
         let answers = self.shared.flush(items).await;
-        let goes_on = lock(&self.shared.queue).answered(self.ids.len(), sent_at, now());
-        if goes_on {
-            self.land();
+        let sends_next = lock(&self.shared.queue).answered(self.ids.len(), sent_at, now());
+        if sends_next {
+            self.finish();
         }
         for (caller, answer) in callers.into_iter().zip(answers) {
-            // A caller that went away does not want its answer.
+            // A cancelled caller has dropped its receiver.
             let _ = caller.send(answer);
         }
-        if self.is_under_way {
-            // Many of those that were told have their next write ready at once: a handler that was waited for, and is
-            // done. They come along in the next batch, if it lets them have their turn.
+        if self.is_in_flight {
+            // Many of the callers just answered have their next write ready. Yield, so that those writes join the next
+            // batch.
             yield_now().await;
-            self.land();
+            self.finish();
         }
     }
 
-    fn land(&mut self) {
-        self.is_under_way = false;
-        self.shared.land(&self.ids);
+    fn finish(&mut self) {
+        self.is_in_flight = false;
+        self.shared.finish(&self.ids);
     }
 }
 
-impl<T: Send + 'static, R: Send + 'static> Drop for Flight<T, R> {
-    /// Dropped under way, as a runtime does when it shuts down: its callers find their channel closed. Where it was
-    /// the last batch, nobody is left to carry what waits: that is answered the same way, and the queue is as new.
+impl<T: Send + 'static, R: Send + 'static> Drop for InFlight<T, R> {
+    /// Dropped while in flight, as a runtime does at shutdown: its callers find their channel closed. If it was the last
+    /// batch, the queued writes are dropped too, since no batch is left to send them.
     fn drop(&mut self) {
-        if !self.is_under_way {
+        if !self.is_in_flight {
             return;
         }
         let abandoned = lock(&self.shared.queue).abandon(&self.ids);

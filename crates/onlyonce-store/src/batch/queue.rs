@@ -1,9 +1,9 @@
-//! What goes when: the rules of batching, without a thread or a future in sight.
+//! The rules of batching, without threads or futures.
 //!
 //! ```text
-//!   push ──► ready ──take──► under way ──end──► (gone)
+//!   push ──► ready ──take──► in flight ──end──► (gone)
 //!     │        ▲                            │
-//!     └► behind their id ◄──────────────────┘ the next of the same id becomes ready
+//!     └► behind their id ◄──────────────────┘ the next write of the same id becomes ready
 //! ```
 
 use std::collections::{HashMap, VecDeque};
@@ -14,49 +14,49 @@ use onlyonce_core::record::Id;
 use super::Limits;
 use crate::hash::ById;
 
-/// So many rows are worth a batch: a batch costs the store about as much as they do.
+/// A batch costs the store about as much as this many rows.
 const ROWS_WORTH: usize = 8;
 
-/// What takes longer than this, and this for each of its rows, has waited for a disk or a standby more than it worked.
+/// A batch that takes longer than `PROMPT` plus `PROMPT_A_ROW` per row mostly waited for a disk or a standby.
 const PROMPT: Duration = Duration::from_millis(1);
 const PROMPT_A_ROW: Duration = Duration::from_micros(25);
-/// Over so many batches the pace is the mean of.
+/// The pace is a moving average over this many batches.
 const PACE_BATCHES: f64 = 8.0;
-/// What one batch counts for at most: one that waited for long is soon forgotten.
+/// Upper bound of one batch's share in the average: a single long wait is soon forgotten.
 const PACE_MAX: f64 = 4.0;
 
-/// Writes that wait, and the ids that are taken.
+/// The queued writes, and the ids that are ready or in flight.
 pub(super) struct Queue<L> {
     limits: Limits,
-    /// In the order they go. No id is here twice, and none that is under way.
+    /// In the order they are sent. No id is here twice, and none that is in flight.
     ready: VecDeque<Entry<L>>,
-    /// Every id that is ready or under way, with the writes that came after it.
+    /// Every id that is ready or in flight, with the writes queued behind it.
     behind: HashMap<Id, VecDeque<Entry<L>>, ById>,
     in_flight: usize,
-    /// Of what has an order: what has none is cheap to ask.
+    /// Rows of writes. Reads are cheap and not counted.
     rows_in_flight: usize,
-    /// When the store answered a batch the last time.
+    /// When the store last answered a batch.
     answered_at: Option<Instant>,
-    /// How long it takes for a batch, in the mean of the last few; what is prompt takes less than one.
+    /// Average time of a batch, in units of the prompt time: below one is prompt.
     pace: f64,
 }
 
 struct Entry<L> {
-    /// None: it has no order among others.
+    /// `None`: no order.
     id: Option<Id>,
     bytes: usize,
     load: L,
 }
 
-/// What goes together.
+/// Entries that are sent together.
 pub(super) struct Batch<L> {
-    /// Those that are taken until it has ended.
+    /// Ids that are taken until the batch has ended.
     pub(super) ids: Vec<Id>,
     pub(super) loads: Vec<L>,
 }
 
 impl<L> Queue<L> {
-    /// Limits of zero would let nothing go, ever: they are taken as one.
+    /// A limit of zero, with which nothing would ever be sent, counts as one.
     pub(super) fn new(limits: Limits) -> Self {
         let limits = Limits {
             rows_max: limits.rows_max.max(1),
@@ -85,9 +85,9 @@ impl<L> Queue<L> {
         }
     }
 
-    /// Takes a place for a write that its caller carries, where nothing else is under way: then it is. The last place is
-    /// no caller's to keep.
-    pub(super) fn go_alone(&mut self, id: Id) -> bool {
+    /// Takes a slot for a write whose caller polls the flush. Only if nothing is in flight, and never the last slot: a
+    /// caller may stop polling.
+    pub(super) fn take_for_caller(&mut self, id: Id) -> bool {
         if self.in_flight > 0 || self.limits.in_flight_max < 2 {
             return false;
         }
@@ -97,18 +97,18 @@ impl<L> Queue<L> {
         true
     }
 
-    /// The same as [`Queue::push`] for what has no order: it waits for nothing but a place.
+    /// Queues an entry without an order: it waits only for a slot.
     pub(super) fn push_free(&mut self, bytes: usize, load: L) {
         self.ready.push_back(Entry { id: None, bytes, load });
     }
 
-    /// Every batch that there is something for, and a place.
+    /// Takes batches while there are queued entries and free slots.
     pub(super) fn take_all(&mut self) -> Vec<Batch<L>> {
         std::iter::from_fn(|| self.take()).collect()
     }
 
     fn take(&mut self) -> Option<Batch<L>> {
-        if !self.may_go() {
+        if !self.may_send() {
             return None;
         }
         self.in_flight += 1;
@@ -128,11 +128,10 @@ impl<L> Queue<L> {
         Some(batch)
     }
 
-    /// There is a place, and something for it. Beside a batch under way goes only what is as large, or as large as it gets:
-    /// a batch costs as much as many rows, and what waits for the end of one goes together. Where batches take long, the
-    /// more share the next the better: only what is much larger goes. Beside a lone write another goes at once: where there
-    /// are few callers, none waits for the others.
-    fn may_go(&self) -> bool {
+    /// Whether a slot is free and enough entries wait. Beside a batch in flight, "enough" is as many rows as it has (a batch
+    /// has a fixed cost), or twice as many if batches are slow, so that more writes share a flush. Beside a lone write, one
+    /// is enough: with few callers, none waits for another.
+    fn may_send(&self) -> bool {
         let enough = match self.rows_in_flight {
             0 | 1 => 1,
             rows if self.pace < 1.0 => rows,
@@ -141,13 +140,14 @@ impl<L> Queue<L> {
         self.in_flight < self.limits.in_flight_max && self.ready.len() >= enough.min(self.limits.rows_max)
     }
 
-    /// The store has answered a batch of so many rows. True where what waits goes before its callers are told: the store
-    /// is at work meanwhile. Where few wait, or a batch takes long, those are told first and may come along.
+    /// The store has answered a batch of `rows` rows. True if the next batch is sent before the callers are answered, so that
+    /// the store has work meanwhile. If few entries wait, or the batch was slow, callers are answered first: their next
+    /// writes can join.
     pub(super) fn answered(&mut self, rows: usize, sent_at: Instant, now: Instant) -> bool {
         if rows <= 1 {
             return true;
         }
-        // What was sent behind another had to wait for that one first.
+        // A batch sent behind another one first waited for that one.
         let began_at = self.answered_at.map_or(sent_at, |before| before.max(sent_at));
         self.answered_at = Some(now);
         let prompt =
@@ -157,12 +157,12 @@ impl<L> Queue<L> {
         took < 1.0 && self.ready.len() >= ROWS_WORTH
     }
 
-    /// A batch has ended: the next write of each of its ids is ready.
+    /// A batch has ended: the next write of each of its ids becomes ready.
     pub(super) fn end(&mut self, ids: &[Id]) {
         self.in_flight -= 1;
         self.rows_in_flight -= ids.len();
         for id in ids {
-            let behind = self.behind.get_mut(id).expect("an id under way is taken");
+            let behind = self.behind.get_mut(id).expect("an id in flight is taken");
             match behind.pop_front() {
                 Some(next) => self.ready.push_back(next),
                 None => drop(self.behind.remove(id)),
@@ -170,7 +170,7 @@ impl<L> Queue<L> {
         }
     }
 
-    /// A batch was dropped under way. Where it was the last, what waits is given up with it: nobody would come for it.
+    /// A batch was dropped while in flight. If it was the last, all queued entries are returned: nothing would send them.
     pub(super) fn abandon(&mut self, ids: &[Id]) -> Vec<L> {
         self.end(ids);
         if self.in_flight > 0 {

@@ -1,6 +1,5 @@
-//! What the batcher takes from its surroundings: in this crate's own tests, where `shuttle` plays every schedule, a
-//! lock and tasks that shuttle schedules, and a clock that says what shuttle likes; otherwise those of the standard library
-//! and of tokio.
+//! The lock, tasks and clock of the batcher: shuttle's in this crate's unit tests, where `shuttle` runs many schedules and
+//! the clock is random; otherwise those of the standard library and tokio.
 
 #[cfg(test)]
 use std::sync::LazyLock;
@@ -18,7 +17,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nothing panics while it holds the queue")
 }
 
-/// Where there is no runtime any more, the task is dropped.
+/// Without a runtime, the task is dropped.
 #[cfg(not(test))]
 pub(super) fn spawn_or_drop(task: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -50,7 +49,7 @@ pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// About as late as it may be or not be for a batch to be called prompt.
+/// A random time around the limit below which a batch is prompt.
 #[cfg(test)]
 pub(super) fn now() -> Instant {
     static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
