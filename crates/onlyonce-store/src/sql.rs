@@ -224,6 +224,7 @@ impl Row<'_> {
     /// # Errors
     ///
     /// As for [`Row::record`].
+    #[cfg(any(feature = "sqlite", test))]
     pub(crate) fn check(&self) -> Result<(), Error> {
         let record = self.record()?;
         let due_at = record.draft().due().stamp(record.written_at).map(Timestamp::as_micros);

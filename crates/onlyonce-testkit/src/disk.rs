@@ -35,11 +35,7 @@ impl Disk {
 
     /// What a process on this disk is started with.
     pub fn environment(&self) -> [(&'static str, &Path); 3] {
-        [
-            ("LD_PRELOAD", &self.library),
-            ("SYNC_SHIM_FILE", &self.file),
-            ("SYNC_SHIM_SWITCH", &self.switch),
-        ]
+        [("LD_PRELOAD", &self.library), ("SYNC_SHIM_FILE", &self.file), ("SYNC_SHIM_SWITCH", &self.switch)]
     }
 
     /// From now on syncs of files whose names end so fail.

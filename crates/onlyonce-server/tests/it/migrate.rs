@@ -91,7 +91,10 @@ fn machines_are_told_the_same() {
         (&told["done"], &told["version"], &told["latest"]),
         (&Value::from(false), &Value::from(0), &Value::from(1))
     );
-    assert_eq!((&told["migrations"][0]["name"], &told["migrations"][0]["needs"]), (&"0001-first".into(), &1.into()));
+    assert_eq!(
+        (&told["migrations"][0]["name"], &told["migrations"][0]["needs"]),
+        (&"0001-first".into(), &1.into())
+    );
     assert_eq!(tables(schema), "0");
     let told = json(&folder.run(&["migrate", "--json", "--store", &url]));
     assert_eq!(

@@ -102,8 +102,7 @@ async fn a_record_of_a_later_shape_is_refused_and_not_run_over() {
         assert_eq!(pay(one.address, key).await.unwrap().status, 201);
     }
     let schema = site.store.split_once("schema=").unwrap().1;
-    let sql =
-        format!("UPDATE {schema}.onlyonce_record SET rest = set_byte(rest, 0, 99) WHERE key = 'later'");
+    let sql = format!("UPDATE {schema}.onlyonce_record SET rest = set_byte(rest, 0, 99) WHERE key = 'later'");
     site.server.sql(&sql);
     for _ in 0..8 {
         let refused = pay(two.address, "later").await.unwrap();

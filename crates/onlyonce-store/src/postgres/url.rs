@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use onlyonce_core::percent::{Piece, pieces};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
@@ -226,21 +227,13 @@ fn wrong(what: &str, remedy: &str) -> Failure {
     Failure::refused(ErrorKind::Misconfigured, format!("{what}; {remedy}"))
 }
 
-/// Percent-decoded; `None` if it is not UTF-8.
+/// Percent-decoded; `None` if an escape is malformed, or if it is not UTF-8.
 fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        if first != b'%' {
-            bytes.push(first);
-            rest = after;
-            continue;
-        }
-        let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &after[2..];
-    }
-    String::from_utf8(bytes).ok()
+    let bytes = pieces(text.as_bytes()).map(|piece| match piece {
+        Piece::Plain(byte) | Piece::Escaped(byte) => Some(byte),
+        Piece::Malformed => None,
+    });
+    String::from_utf8(bytes.collect::<Option<_>>()?).ok()
 }
 
 #[cfg(test)]
