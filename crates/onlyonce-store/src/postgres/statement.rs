@@ -89,9 +89,10 @@ impl Verb {
 
     /// The SQL of a write, with each value written by `as_sql`.
     fn filled(self, sql: &str, as_sql: impl Fn(usize, &str, &str) -> String) -> String {
-        let stamp = match self {
-            Self::Update | Self::UpdateMany => "greatest(statement_timestamp(), record.written_at)",
-            _ => "statement_timestamp()",
+        let stamp = if self.is_update() {
+            "greatest(statement_timestamp(), record.written_at)"
+        } else {
+            "statement_timestamp()"
         };
         let mut sql = sql.replace("{values}", VALUES).replace("{stamp}", stamp);
         let (mut names, mut arrays) = (Vec::new(), Vec::new());
@@ -105,11 +106,12 @@ impl Verb {
 
     /// The parameters of a write.
     pub(super) fn parameters(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Update | Self::UpdateMany => &PARAMETERS,
-            // The last is the expected revision.
-            _ => &PARAMETERS[..PARAMETERS.len() - 1],
-        }
+        // The last is the expected revision, which is an update's alone.
+        if self.is_update() { &PARAMETERS } else { &PARAMETERS[..PARAMETERS.len() - 1] }
+    }
+
+    const fn is_update(self) -> bool {
+        matches!(self, Self::Update | Self::UpdateMany)
     }
 }
 
