@@ -1,8 +1,8 @@
 //! PostgreSQL with a clock that a case can move.
 //!
-//! The clock is the server's. So the schema of a case has a `clock_timestamp()` of its own, which the statements find
-//! first, and which is ahead by what the case says. The engine lives on a runtime of its own: a case moves the clock of
-//! its runtime too, and the engine's time-outs are none of the case's.
+//! The clock is the server's. So the schema of a case has its own `clock_timestamp()`, which the statements find first and
+//! which is ahead by the case's offset. The engine has its own runtime: a case moves the clock of its runtime too, which
+//! must not trigger the engine's time-outs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ struct Inner {
     store: Postgres,
     clock: MovedClock,
     schema: String,
-    /// What the server was told last.
+    /// The offset last set on the server.
     ahead: Mutex<(Client, i64)>,
 }
 
@@ -61,7 +61,7 @@ impl Moved {
         Self { inner: Arc::new(opening.await.expect("opening ends")), runtime: Some(runtime) }
     }
 
-    /// Runs a call where the engine lives, once its clock is the case's.
+    /// Runs a call on the engine's runtime, after setting its clock.
     async fn call<R, F>(&self, call: impl FnOnce(Arc<Inner>) -> F + Send + 'static) -> Result<R, Error>
     where
         R: Send + 'static,

@@ -36,7 +36,7 @@ pub(crate) struct Node {
     store: Arc<dyn Store>,
     workers: Workers,
     administration: JoinHandle<std::io::Result<()>>,
-    summing: JoinHandle<()>,
+    upkeep: JoinHandle<()>,
 }
 
 impl Node {
@@ -50,7 +50,7 @@ impl Node {
             .with_context(|| format!("cannot listen on \"{}\"; set admin to a free address", config.admin))?;
         let address = listener.local_addr()?;
         let workers = Workers::start(&engine, &config.background);
-        let summing = tokio::spawn(figures.keep_summed());
+        let upkeep = tokio::spawn(figures.run_upkeep());
         let admin = Arc::new(Admin {
             engine: engine.clone(),
             figures,
@@ -59,7 +59,7 @@ impl Node {
         });
         let gateway = Gateway::start(config, engine.clone(), Place::Threads).await?;
         let administration = tokio::spawn(admin::serve(listener, admin));
-        Ok(Self { gateway, admin: address, engine, store, workers, administration, summing })
+        Ok(Self { gateway, admin: address, engine, store, workers, administration, upkeep })
     }
 
     /// The line printed once the node serves; scripts wait for it.
@@ -78,10 +78,10 @@ impl Node {
     /// Stops accepting, finishes requests in flight within `stop_after`, abandons the rest, and closes the store. The admin port
     /// answers until then.
     pub(crate) async fn stop(self) {
-        let Self { gateway, engine, store, workers, administration, summing, .. } = self;
+        let Self { gateway, engine, store, workers, administration, upkeep, .. } = self;
         let stop_after = gateway.config().stop_after;
         gateway.stop(stop_after).await;
-        summing.abort();
+        upkeep.abort();
         administration.abort();
         // It ends as aborted.
         drop(administration.await);

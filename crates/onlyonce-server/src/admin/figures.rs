@@ -42,12 +42,12 @@ impl Figures {
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).context("something else counts in this process already")?;
         describe();
-        begin_at_nought();
+        start_at_zero();
         Ok(Self { handle, counted_at: Mutex::new(None) })
     }
 
     /// Folds measured times into histograms, for ever: otherwise each is kept, even if `/metrics` is never read.
-    pub(crate) fn keep_summed(&self) -> impl Future<Output = ()> + use<> {
+    pub(crate) fn run_upkeep(&self) -> impl Future<Output = ()> + use<> {
         let handle = self.handle.clone();
         async move {
             let mut rounds = interval(SUM_EVERY);
@@ -89,7 +89,7 @@ impl Figures {
 }
 
 /// Registers counters at zero: an alert on a missing counter never fires.
-fn begin_at_nought() {
+fn start_at_zero() {
     for name in ["superseded", "lapsed", "reaped", "unknown_opened"] {
         counter!(format!("onlyonce_{name}_total")).absolute(0);
     }

@@ -236,7 +236,7 @@ impl Target {
             return Failure::DidNotRun(text);
         }
         let reason = match error {
-            _ if self.ending.has_come() => Reason::Stopped,
+            _ if self.ending.is_ending() => Reason::Stopped,
             error if error.is_parse() => Reason::AnswerBroken,
             _ => Reason::ConnectionLost,
         };

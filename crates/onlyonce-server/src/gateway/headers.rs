@@ -5,7 +5,7 @@
 //! 2. `Host` is forwarded as the client sent it: services build links from it.
 //! 3. `X-Forwarded-For`, `-Proto` and `-Host` describe the client. Those of a trusted proxy are extended, all others are
 //!    replaced. `Forwarded` is extended for a trusted proxy that uses it, and otherwise removed.
-//! 4. For a keyed request, the service gets the attempt number, the key and the handle.
+//! 4. For a keyed request, the service gets the attempt's number, its scope and its token.
 
 use std::net::IpAddr;
 

@@ -22,12 +22,12 @@ impl Ending {
         Self(phase.subscribe())
     }
 
-    pub(crate) fn has_come(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         *self.0.borrow() == Phase::Ending
     }
 
     /// Waits for it; also returns if the gateway was dropped.
-    pub(crate) async fn come(&self) {
+    pub(crate) async fn wait(&self) {
         // Either result means that the gateway ends.
         let _ = self.0.clone().wait_for(|phase| *phase == Phase::Ending).await;
     }

@@ -117,7 +117,7 @@ impl Pool {
     async fn connect(&self) -> Result<Sender> {
         let connected = tokio::select! {
             connected = self.connector.connect(&self.upstream) => connected?,
-            () = self.ending.come() => bail!("the gateway stops"),
+            () = self.ending.wait() => bail!("the gateway stops"),
         };
         let (io, ending) = (TokioIo::new(connected.stream), self.ending.clone());
         if connected.version == Version::HTTP_2 {
@@ -125,14 +125,14 @@ impl Pool {
             let (sender, connection) = http2::handshake(parts.clone(), io).await?;
             // Requests get the connection's errors, also when it is dropped.
             tokio::spawn(async move {
-                tokio::select! { () = parts.run(connection) => {}, () = ending.come() => {} }
+                tokio::select! { () = parts.run(connection) => {}, () = ending.wait() => {} }
             });
             return Ok(Sender::Http2(sender));
         }
         let (sender, connection) = http1::handshake(io).await?;
         let connection = connection.with_upgrades();
         tokio::spawn(async move {
-            tokio::select! { _ = connection => {}, () = ending.come() => {} }
+            tokio::select! { _ = connection => {}, () = ending.wait() => {} }
         });
         Ok(Sender::Http1(sender))
     }

@@ -25,7 +25,7 @@ impl Tunnels {
                         tracing::debug!(%error, "a tunnel broke");
                     }
                 }
-                () = ending.come() => {}
+                () = ending.wait() => {}
             }
         });
     }

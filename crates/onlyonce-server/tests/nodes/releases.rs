@@ -1,4 +1,4 @@
-//! Nodes of two releases on one schema, while one replaces the other.
+//! Nodes of two releases on one schema, as in a rolling upgrade.
 
 use crate::client::{pay, paying, until};
 use crate::node::Site;

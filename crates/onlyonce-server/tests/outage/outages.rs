@@ -1,4 +1,4 @@
-//! Every way in which a database is away.
+//! Every way in which a database can be unavailable.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The suite can fail: each of these engines breaks one promise, and the case that is named for it notices.
+//! The suite can fail: each of these engines breaks one promise, and the case named for it catches it.
 
 #![allow(
     clippy::wildcard_enum_match_arm,

@@ -1,4 +1,4 @@
-//! What an engine whose server deletes rows by itself is told: the same that `may_reap` judges.
+//! The expiry given to an engine whose server deletes rows by itself agrees with `may_reap`.
 
 use std::time::Duration;
 

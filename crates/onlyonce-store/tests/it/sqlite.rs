@@ -1,4 +1,4 @@
-//! What is the embedded engine's alone. What it shares with the others is the suite's to say.
+//! Tests of SQLite alone. What all engines share is in the conformance suite.
 
 mod failed_sync;
 mod folder;

@@ -1,4 +1,4 @@
-//! Syncs that fail, and what a power cut then leaves: what was acknowledged must be in it.
+//! Failed syncs followed by a power cut: every acknowledged write must survive.
 
 use onlyonce_store::Store;
 use onlyonce_testkit::disk::Disk;

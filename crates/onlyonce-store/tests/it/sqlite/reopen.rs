@@ -1,4 +1,4 @@
-//! What one process leaves is what the next one finds.
+//! What one process stored, the next one finds.
 
 use std::fs;
 use std::time::Duration;
