@@ -13,7 +13,7 @@ use crate::lines::{Bound, Line, Pair, grouped, judge, medians, ratios, spread_wo
 const EXPIRED_PROMISED: u64 = 1_000_000;
 const P99: Bound = Bound::AtMost { floor: 2.0, goal: 1.5 };
 /// All expired records must be gone after so long under load.
-const GONE_WITHIN: Duration = Duration::from_secs(600);
+const GONE_WITHIN: Duration = Duration::from_secs(900);
 /// After the rounds, how long the load goes on between two looks at what is left.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
 const NO_WORKERS: &str = "--without-workers";
