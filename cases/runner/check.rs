@@ -1,4 +1,4 @@
-//! What must hold after a step.
+//! Checks the expectations of a step.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -15,10 +15,10 @@ use super::step::Heard;
 use super::store::MovedClock;
 use super::upstream::Received;
 
-/// What can be known beside the answers.
+/// What is known besides the answers.
 pub(crate) struct Facts<'a> {
     pub(crate) exec: usize,
-    /// None while other requests are under way.
+    /// `None` while other requests are in flight.
     pub(crate) exec_before: Option<usize>,
     pub(crate) records: usize,
     pub(crate) records_before: Option<usize>,
@@ -32,7 +32,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) dialect: &'a str,
 }
 
-/// Headers that a replay does not repeat, and those of the framing.
+/// Headers that a replay does not repeat, and framing headers.
 const NOT_COMPARED: [&str; 20] = [
     "date",
     "age",
@@ -65,7 +65,7 @@ macro_rules! ensure {
     };
 }
 
-/// Holds a step against what it expects.
+/// Compares a step with what it expects.
 pub(crate) fn step(expect: &Expect, answers: &[Heard], facts: &Facts<'_>) -> Result<(), String> {
     if expect.no_answer == Some(true) {
         ensure!(answers.iter().all(Result::is_err), "answered: {answers:?}");
@@ -101,7 +101,7 @@ fn tally(expect: &Expect, answers: &[Heard], facts: &Facts<'_>) -> Result<(), St
     Ok(())
 }
 
-/// What does not depend on a single answer.
+/// Checks that do not depend on a single answer.
 fn around(expect: &Expect, facts: &Facts<'_>) -> Result<(), String> {
     if let Some(exec) = expect.exec {
         ensure!(facts.exec == exec, "exec is {}, expected {exec}", facts.exec);
@@ -245,7 +245,7 @@ fn compared(answer: &Answer) -> Vec<(String, String)> {
     lines
 }
 
-/// The shape that every refusal has (O06), and what it never says.
+/// The common shape of refusals (O06), and what they must not contain.
 fn refusal(code: &str, answer: &Answer, facts: &Facts<'_>) -> Result<(), String> {
     ensure!(code_of(answer).as_deref() == Some(code), "the code is {:?}, expected {code:?}", code_of(answer));
     let known = Code::ALL.into_iter().find(|known| known.as_str() == code);
@@ -311,7 +311,7 @@ pub(crate) fn expects_an_error(expect: &Expect) -> bool {
     expect.code.is_some() || status.iter().any(|status| *status >= 400)
 }
 
-/// Keys that are long enough to be told from other text.
+/// Keys that are long enough to search for in other text.
 pub(crate) fn keys_of(request: &Request) -> Vec<String> {
     const CHARS_MIN: usize = 8;
     let is_key = |name: &str| name.eq_ignore_ascii_case("idempotency-key");

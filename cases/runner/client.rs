@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1 with control over every byte.
+//! An HTTP/1.1 client with control over every byte.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,26 +17,26 @@ pub(crate) struct Request {
     pub(crate) chunked: bool,
 }
 
-/// What came back.
+/// An answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(String, String)>,
-    /// 1xx answers in front of it.
+    /// 1xx answers before it.
     pub(crate) interim: Vec<u16>,
     pub(crate) took: Duration,
-    /// What a second request on the same connection came to, where one was tried.
+    /// The result of a second request on the same connection, if one was tried.
     pub(crate) after: Option<After>,
 }
 
-/// What became of a connection after an answer.
+/// The state of a connection after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     Reusable,
     Closed,
-    /// Neither: bytes that are no answer, or silence.
+    /// Neither: malformed bytes, or no answer.
     Broken,
 }
 
@@ -87,7 +87,7 @@ impl Request {
         head
     }
 
-    /// In three chunks where it is chunked, so that no server finds it whole by luck.
+    /// In three chunks if chunked, so that no server reads it whole by luck.
     pub(crate) fn framed(&self) -> Vec<u8> {
         if !self.chunked {
             return self.body.clone();
@@ -124,7 +124,7 @@ impl Wire {
         self.stream.flush().await
     }
 
-    /// Sends a request; its body only once it is welcome, where it asks first. Gives the answer that came early.
+    /// Sends a request; with `Expect`, its body only after `100 Continue`. Returns an answer that came early.
     pub(crate) async fn send(&mut self, request: &Request) -> io::Result<Option<Answer>> {
         if !request.awaits_continue() {
             let mut bytes = request.head();
@@ -143,7 +143,7 @@ impl Wire {
         Ok(Some(answer))
     }
 
-    /// The final answer, behind whatever 1xx comes first.
+    /// The final answer, after any 1xx.
     pub(crate) async fn answer(&mut self, method: &str) -> io::Result<Answer> {
         let mut answer = Answer::default();
         loop {
@@ -248,22 +248,22 @@ impl Wire {
         Ok(length)
     }
 
-    /// Leaves, and waits until the server has noticed: it closes its side too.
+    /// Closes the connection, and waits until the server has closed its side too.
     pub(crate) async fn hang_up(mut self) {
-        // A server that was faster has closed the connection already, which is as good.
+        // If the server has closed it already, that is as good.
         if self.stream.shutdown().await.is_ok() {
             while self.fill().await.is_ok_and(|length| length > 0) {}
         }
     }
 
-    /// Tries the connection once more: it either serves another request or is closed, nothing in between.
+    /// Tries the connection once more: it must either serve another request or be closed.
     pub(crate) async fn after(&mut self) -> After {
         if self.write(b"GET /health HTTP/1.1\r\nHost: api.example\r\n\r\n").await.is_err() {
             return After::Closed;
         }
         match self.answer("GET").await {
             Ok(answer) if answer.status == 200 && answer.body == b"well" => After::Reusable,
-            // Silence before a single byte: closed. In the middle of an answer: broken.
+            // No byte at all: closed. Part of an answer: broken.
             Err(error) if error.kind() != io::ErrorKind::InvalidData && self.read.is_empty() => After::Closed,
             Ok(_) | Err(_) => After::Broken,
         }

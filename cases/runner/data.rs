@@ -1,5 +1,5 @@
-//! The cases as data. `cases/README.md` documents each word; a word that is not known here is an error, so that a
-//! slip of the pen cannot turn an expectation into nothing.
+//! The cases as data. `cases/README.md` documents each word; an unknown word is an error, so that a typo cannot disable an
+//! expectation.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -47,12 +47,12 @@ pub(crate) struct Case {
     #[serde(default)]
     pub(crate) proves: Vec<String>,
     pub(crate) on: Vec<Suite>,
-    /// Why nobody runs it.
+    /// Why it is skipped everywhere.
     pub(crate) skip: Option<String>,
-    /// Why it makes no sense on an engine.
+    /// Why it does not apply to an engine.
     #[serde(default, rename = "not-on")]
     pub(crate) not_on: BTreeMap<Engine, String>,
-    /// Why it expects something else than the list it came from, or less.
+    /// Why it differs from the list it came from.
     pub(crate) differs: Option<String>,
     /// Settings by their names, over the defaults.
     #[serde(default)]
@@ -66,7 +66,7 @@ pub(crate) struct Case {
     pub(crate) steps: Vec<Step>,
 }
 
-/// Where a case makes sense.
+/// Which suites a case is for.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Suite {
@@ -74,7 +74,7 @@ pub(crate) enum Suite {
     Gateway,
 }
 
-/// One thing that happens: a request, or something around it.
+/// One step: a request, or another event.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Step {
@@ -135,7 +135,7 @@ impl<T> OneOrMany<T> {
     }
 }
 
-/// Who calls. A1 and A2 are two credentials of one tenant.
+/// The caller. A1 and A2 are two credentials of one tenant.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 pub(crate) enum Caller {
     #[default]
@@ -154,7 +154,7 @@ pub(crate) enum HangUp {
     BeforeAnswer,
 }
 
-/// What the store does from now on.
+/// The store's mode from this step on.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum StoreMode {
@@ -168,7 +168,7 @@ pub(crate) enum StoreMode {
     Flushed,
 }
 
-/// What the service behind does with the requests of this step.
+/// What the upstream does with the requests of this step.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Order {
@@ -182,11 +182,11 @@ pub(crate) struct Order {
     pub(crate) hold: Option<String>,
     #[serde(default)]
     pub(crate) panic: bool,
-    /// The body breaks off after so many bytes.
+    /// The body ends early after this many bytes.
     pub(crate) break_after: Option<usize>,
     #[serde(default)]
     pub(crate) trailers: Vec<(String, String)>,
-    /// Gateway only: 1xx answers in front, no answer at all, or these bytes instead of one.
+    /// Gateway only: 1xx answers first, no answer at all, or these raw bytes.
     #[serde(default)]
     pub(crate) interim: Vec<u16>,
     #[serde(default)]
@@ -197,19 +197,18 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Whether only a service behind a socket can do it.
+    /// Whether it needs an upstream behind a socket.
     pub(crate) fn needs_a_wire(&self) -> bool {
         self.close || self.unreachable || self.raw.is_some() || !self.interim.is_empty()
     }
 }
 
-/// What to look for before going on.
+/// What to wait for before the step.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Until {
     pub(crate) exec: Option<usize>,
-    /// So many requests of the step `of` are on the wire, or have their answer; of all in the background, where none
-    /// is named.
+    /// This many requests of the step `of` are sent or answered; of all background steps, if none is named.
     pub(crate) sent: Option<usize>,
     pub(crate) answered: Option<usize>,
     pub(crate) of: Option<String>,
@@ -217,7 +216,7 @@ pub(crate) struct Until {
     pub(crate) store_calls: Option<usize>,
 }
 
-/// What must hold afterwards.
+/// What must hold after the step.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Expect {

@@ -1,4 +1,4 @@
-//! A client of HTTP/2: hyper's, since no case is about its bytes.
+//! An HTTP/2 client: hyper's, since no case is about its bytes.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What a case logs, kept to be searched.
+//! Captures the log of a case, to be searched.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,12 +9,12 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
-/// Everything of ours down to the smallest trace, of others what an operator would see.
+/// Our own crates at the trace level, others at an operator's level.
 #[derive(Clone, Default)]
 pub(crate) struct Logs(Arc<Mutex<Vec<u8>>>);
 
 impl Logs {
-    /// Keeps what this thread logs while the guard lives. A case runs on one thread, so it is the case's log.
+    /// Captures what this thread logs while the guard lives. A case runs on one thread.
     pub(crate) fn capture(&self) -> DefaultGuard {
         let targets = Targets::new().with_default(Level::INFO).with_targets(
             ["onlyonce", "onlyonce_core", "onlyonce_server", "onlyonce_store"]

@@ -1,10 +1,10 @@
-//! Runs the cases of `cases/`, for every test binary that includes this folder. What a suite brings is its [`Node`].
+//! Runs the cases of `cases/`, in every test binary that includes this folder. Each suite provides its [`Node`].
 //!
 //! ```text
 //!  client ── socket ── node: the layer, the gateway, the program ── U      one runtime, one store, one thread a case
 //! ```
 //!
-//! A case that a suite does not run is listed as ignored with its reason: it is never left out in silence, and
+//! A case that a suite does not run is listed as ignored with its reason, never left out silently;
 //! `every_case_of_the_list_is_there_once` counts them.
 
 mod check;

@@ -1,16 +1,16 @@
 //! PostgreSQL with a clock that a case can move.
 //!
-//! The clock is the server's. So the schema of a case has a `clock_timestamp()` of its own, which the statements find
-//! first, and which is ahead by what the case says. The engine lives on a runtime of its own: a case moves the clock of
-//! its runtime too, and the engine's time-outs are none of the case's.
+//! The clock is the server's. So the schema of a case has its own `clock_timestamp()`, which the statements find first and
+//! which is ahead by the case's offset. The engine has its own runtime: a case moves the clock of its runtime too, which
+//! must not trigger the engine's time-outs.
 
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use onlyonce::store::postgres::{Options, Postgres};
-use onlyonce::store::{Change, Epoch, Error, Outbox, Page, Query, Store, Swapped};
-use onlyonce_core::record::{Id, Seen};
+use onlyonce::store::{Change, Count, EpochSeen, Error, Outbox, Page, Promises, Query, Store, Swapped};
+use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_testkit::engines::postgres::Server;
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
@@ -27,7 +27,7 @@ struct Inner {
     store: Postgres,
     clock: MovedClock,
     schema: String,
-    /// What the server was told last.
+    /// The offset last set on the server.
     ahead: Mutex<(Client, i64)>,
 }
 
@@ -61,7 +61,7 @@ impl Moved {
         Self { inner: Arc::new(opening.await.expect("opening ends")), runtime: Some(runtime) }
     }
 
-    /// Runs a call where the engine lives, once its clock is the case's.
+    /// Runs a call on the engine's runtime, after setting its clock.
     async fn call<R, F>(&self, call: impl FnOnce(Arc<Inner>) -> F + Send + 'static) -> Result<R, Error>
     where
         R: Send + 'static,
@@ -111,12 +111,20 @@ impl Store for Moved {
         self.call(move |inner| async move { inner.store.reap(limit).await }).await
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        self.call(|inner| async move { inner.store.count().await }).await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.call(|inner| async move { inner.store.epoch().await }).await
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         self.call(|inner| async move { inner.store.raise_epoch().await }).await
+    }
+
+    fn promises(&self) -> Promises {
+        self.inner.store.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -1,8 +1,8 @@
-//! Values that the data writes in short: bodies that are made, bytes, spans.
+//! Values in short notation: generated bodies, bytes, spans.
 
 use serde::Deserialize;
 
-/// A body, written out or made.
+/// A body, literal or generated.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub(crate) enum Payload {
@@ -11,7 +11,7 @@ pub(crate) enum Payload {
         repeat: String,
         times: usize,
     },
-    /// So many bytes of no pattern, the same on every run.
+    /// Pseudo-random bytes, the same on every run.
     Noise {
         noise: usize,
     },
@@ -31,12 +31,12 @@ impl Payload {
     }
 }
 
-/// So many headers that say nothing.
+/// Meaningless headers.
 pub(crate) fn padding(headers: usize) -> impl Iterator<Item = (String, String)> {
     (0..headers).map(|i| (format!("x-pad-{i}"), "0123456789abcdef".to_owned()))
 }
 
-/// xorshift: no pattern that a compressor or a fingerprint could take for one, and no dependency.
+/// xorshift: incompressible, and no dependency.
 fn noise_of(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     std::iter::repeat_with(|| {

@@ -1,4 +1,4 @@
-//! Runs one case: its nodes, its steps, and what must hold at its end.
+//! Runs one case: its nodes, its steps, and the checks at its end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use super::store::{Disk, Engine, Faulty, MovedClock};
 use super::upstream::{Shared, Upstream};
 use super::vectors;
 
-/// A case that takes longer hangs.
+/// Time limit of a case.
 const CASE_MAX: Duration = Duration::from_secs(120);
-/// What is looked for turns up before this, or not at all.
+/// Time limit of a wait.
 const LOOK_FOR: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// So many turns does every task of the runtime get after the clock has moved; each turn also looks at the timers.
+/// How many times each task is polled after the clock has moved; each time also polls the timers.
 const TURNS: usize = 200;
 
-/// Runs a case on a thread and a runtime of its own: nothing is shared with other cases but the process.
+/// Runs a case on its own thread and runtime: cases share nothing but the process.
 ///
-/// The watch is kept by another thread, since a case moves the clock of its own runtime.
+/// Another thread watches the time limit, since a case moves the clock of its own runtime.
 pub(crate) fn run<N: Node>(case: Case, engine: Engine) -> Result<(), String> {
     let (done, finished) = channel();
     let running = std::thread::spawn(move || {
         let result = run_here::<N>(case, engine);
-        // Nobody listens where the watch has ended the case already.
+        // Fails only if the case has timed out already.
         let _ = done.send(());
         result
     });
@@ -60,7 +60,7 @@ fn run_here<N: Node>(case: Case, engine: Engine) -> Result<(), String> {
     })
 }
 
-/// A case under way.
+/// A running case.
 struct World<N> {
     case: Case,
     words: Words,
@@ -68,16 +68,16 @@ struct World<N> {
     clock: MovedClock,
     disk: Arc<Disk>,
     nodes: Vec<Running<N>>,
-    /// U's, where it is behind one.
+    /// U's socket, if it is behind one.
     socket: Option<Socket>,
-    /// What each step has heard, by its name or number.
+    /// The answers of each step, by its name or number.
     heard: HashMap<String, Vec<Heard>>,
     background: HashMap<String, (JoinHandle<Vec<Heard>>, Arc<Progress>)>,
-    /// What must turn up in no log and no error.
+    /// Text that must be in no log and no error.
     secrets: Vec<String>,
 }
 
-/// A node, and how it goes with it.
+/// A node and its state.
 struct Running<N> {
     node: N,
     store: Arc<Faulty>,
@@ -143,7 +143,7 @@ impl<N: Node> World<N> {
         }
     }
 
-    /// What a step does beside sending.
+    /// What a step does besides sending.
     async fn around(&mut self, step: &Step) -> Result<(), String> {
         if let Some(by) = &step.advance {
             self.settle().await;
@@ -201,7 +201,7 @@ impl<N: Node> World<N> {
             step: step.clone(),
             upstream: self.upstream.clone(),
             progress: progress.clone(),
-            // Where U cannot be reached, nobody is there to serve another request.
+            // If U is unreachable, no second request can be served.
             tries_after: expects_error && !step.background && !step.parallel && !step.upstream.unreachable,
         };
         if step.background {
@@ -218,7 +218,7 @@ impl<N: Node> World<N> {
         Ok(Some(heard))
     }
 
-    /// While U cannot be reached, where that is the order.
+    /// With U unreachable, if the step says so.
     async fn carry_out(&mut self, plan: Plan) -> Result<Vec<Heard>, String> {
         let Some(socket) = self.socket.as_mut().filter(|_| plan.step.upstream.unreachable) else {
             return Ok(plan.carry_out().await);
@@ -239,7 +239,7 @@ impl<N: Node> World<N> {
         Ok(heard)
     }
 
-    /// Waits by looking, never by hoping.
+    /// Waits by polling.
     async fn look_until(&self, until: &Until, step: &Step) -> Result<(), String> {
         let started = Instant::now();
         loop {
@@ -306,8 +306,8 @@ impl<N: Node> World<N> {
         }
     }
 
-    /// Lets a span pass for everything that counts by the runtime's clock, and goes on in real time once all that has
-    /// become due has been done: a case that moves the clock and then something else means one after the other.
+    /// Advances the runtime's clock by a span, and returns in real time once everything that has become due is done: steps of
+    /// a case happen one after the other.
     async fn jump(&self, by: Duration) {
         tokio::time::pause();
         tokio::time::advance(by).await;
@@ -315,7 +315,7 @@ impl<N: Node> World<N> {
         self.settle().await;
     }
 
-    /// Ready once every task had its turns and no engine has a call to answer.
+    /// Waits until every task has been polled and no engine call is in flight.
     async fn settle(&self) {
         let started = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! U behind a socket: HTTP/1.1 with control over every byte, for nodes that are another program.
+//! U behind a socket: HTTP/1.1 with control over every byte, for nodes that are another process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use super::upstream::{STEP, Shared};
 
 const QUEUE: u32 = 1024;
 
-/// A port that U listens on, until it is closed on order.
+/// U's port, which can be closed.
 pub(crate) struct Socket {
     pub(crate) address: SocketAddr,
     upstream: Shared,
@@ -36,7 +36,7 @@ impl Socket {
         Ok(Self { address, upstream: upstream.clone(), accepting, closes })
     }
 
-    /// Closes the port and every connection. It stays ours, so that nobody else answers there meanwhile.
+    /// Closes the port and every connection. The port stays bound, so that nothing else answers there.
     pub(crate) async fn close(&mut self) -> io::Result<TcpSocket> {
         self.closes.notify_one();
         (&mut self.accepting).await?;
@@ -64,7 +64,7 @@ async fn accept(listener: TcpListener, upstream: Shared, closes: Arc<Notify>) {
     loop {
         tokio::select! {
             Ok((stream, _)) = listener.accept() => drop(connections.spawn(serve(stream, upstream.clone()))),
-            // How each ended is seen at its other end.
+            // The result shows at the other end.
             Some(_) = connections.join_next() => {}
             () = closes.notified() => break,
         }
@@ -73,7 +73,7 @@ async fn accept(listener: TcpListener, upstream: Shared, closes: Arc<Notify>) {
     connections.shutdown().await;
 }
 
-/// Serves a connection until one of both sides has enough of it. A panic on order ends it too.
+/// Serves a connection until either side closes it. An ordered panic ends it too.
 async fn serve(stream: TcpStream, upstream: Shared) -> io::Result<()> {
     let mut wire = Wire::new(stream)?;
     loop {
@@ -147,7 +147,7 @@ async fn write(wire: &mut Wire, response: Response<Body>, is_head: bool) -> io::
     if length.is_none() { wire.write(&last_chunk(None)).await } else { Ok(()) }
 }
 
-/// Nothing where there is nothing: an empty chunk would be the last.
+/// Empty for no data: an empty chunk would be the last.
 fn chunk(data: &Bytes) -> Vec<u8> {
     if data.is_empty() {
         return Vec::new();

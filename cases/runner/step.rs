@@ -19,19 +19,19 @@ pub(crate) type Heard = Result<Answer, String>;
 /// The body of a request that names none.
 pub(crate) const BODY: &str = r#"{"item":"darjeeling","amount":1}"#;
 
-/// So many requests share a connection of HTTP/2: fewer than any server allows.
+/// Requests per HTTP/2 connection: fewer than any server allows.
 const STREAMS_MAX: usize = 100;
 const AGAIN_FOR: Duration = Duration::from_secs(15);
 const AGAIN_EVERY: Duration = Duration::from_millis(20);
 
-/// The words that stand for fresh values in one case.
+/// The placeholders of a case and their fresh values.
 #[derive(Clone, Debug)]
 pub(crate) struct Words {
     id: String,
     callers: Vec<Known>,
 }
 
-/// A caller, and what it shows.
+/// A caller and its credentials.
 #[derive(Clone, Debug)]
 struct Known {
     caller: Caller,
@@ -47,7 +47,7 @@ const CALLERS: [(Caller, &str, &str); 4] = [
 ];
 
 impl Words {
-    /// `token` makes what a caller shows of its credential and its subject.
+    /// `token` makes a caller's token from its credential and its subject.
     pub(crate) fn of(id: &str, token: impl Fn(&str, &str) -> String) -> Self {
         let known =
             |(caller, credential, subject)| Known { caller, token: token(credential, subject), subject };
@@ -58,7 +58,7 @@ impl Words {
         self.callers.iter().map(|known| &*known.token)
     }
 
-    /// The subject, which is the tenant, stands beside the credential; it counts only where the settings say so. Nobody shows nothing.
+    /// The subject, which is the tenant, is sent beside the credential; it counts only if the settings say so. An anonymous caller sends nothing.
     fn credentials(&self, caller: Caller) -> Vec<(String, Vec<u8>)> {
         let known = self.callers.iter().find(|known| known.caller == caller);
         let Some(Known { token, subject, .. }) = known else { return Vec::new() };
@@ -66,7 +66,7 @@ impl Words {
         vec![("Authorization".to_owned(), bearer), ("X-Tenant".to_owned(), subject.as_bytes().to_vec())]
     }
 
-    /// `{K}`, `{K2}`, `{K3}` are keys nobody used before, `{i}` is the number of the repetition.
+    /// `{K}`, `{K2}`, `{K3}` are fresh keys, `{i}` is the number of the repetition.
     pub(crate) fn fill(&self, text: &str, i: usize) -> String {
         let key = |number: usize| format!("{number}c9e-{}-8f41d2", self.id);
         text.replace("{K}", &key(1))
@@ -76,7 +76,7 @@ impl Words {
     }
 }
 
-/// All that is needed to carry out a step, away from the case.
+/// Everything needed to run a step without the case.
 pub(crate) struct Plan {
     pub(crate) address: std::net::SocketAddr,
     pub(crate) requests: Vec<Request>,
@@ -87,7 +87,7 @@ pub(crate) struct Plan {
     pub(crate) tries_after: bool,
 }
 
-/// How far a step in the background has come.
+/// The progress of a background step.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) sent: AtomicUsize,
@@ -130,7 +130,7 @@ fn request(step: &Step, name: &str, words: &Words, i: usize) -> Request {
 }
 
 impl Plan {
-    /// Sends everything and gives what came back, in the order of the requests.
+    /// Sends everything and returns the answers, in the order of the requests.
     pub(crate) async fn carry_out(self) -> Vec<Heard> {
         if let Some(raw) = &self.step.raw {
             return vec![self.send_raw(&unescaped(raw)).await];
@@ -148,7 +148,7 @@ impl Plan {
         heard
     }
 
-    /// A storm shares connections, so that it needs few sockets; one by one, they share one.
+    /// Concurrent requests share connections, to use few sockets; sequential ones share one.
     async fn over_http2(&self) -> Vec<Heard> {
         let groups = self.requests.chunks(STREAMS_MAX).map(|group| self.over_connection(group));
         join_all(groups).await.concat()
@@ -204,7 +204,7 @@ impl Plan {
         heard.map(|answer| Answer { took: started.elapsed(), ..answer })
     }
 
-    /// One connection serves the requests of a step one after the other, as long as it stays open.
+    /// Sequential requests of a step share a connection while it stays open.
     async fn over_http1(&self, request: &Request, kept: &mut Option<Wire>) -> Heard {
         let mut wire = match kept.take() {
             Some(wire) => wire,

@@ -1,4 +1,4 @@
-//! A store that fails on order, and the clocks of a case.
+//! A store with injected failures, and the clocks of a case.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,8 +10,10 @@ use async_trait::async_trait;
 use onlyonce::store::clock::{Clock, SystemClock};
 use onlyonce::store::memory::Memory;
 use onlyonce::store::sqlite::{Options, Sqlite};
-use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
-use onlyonce_core::record::{Id, Seen};
+use onlyonce::store::{
+    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+};
+use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_core::time::Timestamp;
 use serde::Deserialize;
 use tokio::sync::Notify;
@@ -28,7 +30,7 @@ impl MovedClock {
         Self(Arc::new((SystemClock::new(), AtomicI64::new(0))))
     }
 
-    /// By how many microseconds it was moved.
+    /// The offset in microseconds.
     pub(crate) fn moved(&self) -> i64 {
         self.0.1.load(Ordering::Acquire)
     }
@@ -67,12 +69,12 @@ impl Engine {
     }
 }
 
-/// What all nodes of a case keep their records in.
+/// The store that all nodes of a case share.
 pub(crate) struct Disk {
     engine: Engine,
     clock: MovedClock,
     store: Mutex<Arc<dyn Store>>,
-    /// Calls that the engine has not answered yet.
+    /// Calls in flight.
     busy: AtomicUsize,
     // After the store: it is removed last.
     folder: Folder,
@@ -89,7 +91,7 @@ impl Disk {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// All data is lost.
+    /// Deletes all data.
     async fn flush(&self) {
         let empty = open(self.engine, &self.clock, &self.folder).await;
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = empty;
@@ -97,12 +99,12 @@ impl Disk {
 
     /// Every record there is.
     pub(crate) async fn records(&self) -> Vec<Seen> {
-        let query = Query { state: None, scope: None, only_due: false, after: None, limit: usize::MAX - 1 };
+        let query = Query::all(usize::MAX - 1);
         let page = self.store().scan(query).await.expect("the engine itself is well");
         page.records.into_iter().map(|(_, seen)| seen).collect()
     }
 
-    /// Whether some call is still with the engine.
+    /// Whether a call is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire) > 0
     }
@@ -113,7 +115,7 @@ impl Disk {
     }
 }
 
-/// Counts as a call for as long as it lives.
+/// Counts a call in flight while it lives.
 struct Call<'a>(&'a AtomicUsize);
 
 impl Drop for Call<'_> {
@@ -135,7 +137,7 @@ async fn open(engine: Engine, clock: &MovedClock, folder: &Folder) -> Arc<dyn St
     }
 }
 
-/// A folder for the files of one case, which goes with it. It is created with its first file.
+/// A temporary folder for the files of one case, created with its first file.
 pub(crate) struct Folder {
     path: PathBuf,
     files: AtomicUsize,
@@ -146,7 +148,7 @@ impl Folder {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let name = format!("onlyonce-cases-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
-        // A process of the same number may have left one when it was killed.
+        // A killed process with the same pid may have left one.
         let _ = std::fs::remove_dir_all(&path);
         Self { path, files: AtomicUsize::new(0) }
     }
@@ -164,7 +166,7 @@ impl Drop for Folder {
     }
 }
 
-/// One node's way to the store.
+/// One node's handle of the store.
 pub(crate) struct Faulty {
     disk: Arc<Disk>,
     mode: Mutex<StoreMode>,
@@ -190,7 +192,7 @@ impl Faulty {
         *self.mode.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mode that a call meets; one that stalls meets whatever comes after.
+    /// The mode of a call; a stalled call gets the next mode.
     async fn met(&self) -> StoreMode {
         self.calls.fetch_add(1, Ordering::AcqRel);
         self.passed().await
@@ -223,7 +225,7 @@ impl Store for Faulty {
         let _call = self.disk.call();
         match mode {
             StoreMode::Down => Err(away()),
-            // A replica that has not heard of anything yet.
+            // A replica that has no data yet.
             StoreMode::Stale => Ok(None),
             StoreMode::LoseAnswers => Err(away()),
             StoreMode::Up | StoreMode::Full | StoreMode::Stall | StoreMode::Flushed => {
@@ -256,8 +258,12 @@ impl Store for Faulty {
         self.disk.store().reap(limit).await
     }
 
-    /// No call that a case counts: it is nobody's request.
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    /// Not counted as a call: no request makes it.
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        self.disk.store().count().await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         match self.passed().await {
             StoreMode::Down | StoreMode::LoseAnswers => Err(away()),
             StoreMode::Up | StoreMode::Full | StoreMode::Stale | StoreMode::Stall | StoreMode::Flushed => {
@@ -269,6 +275,10 @@ impl Store for Faulty {
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         self.disk.store().raise_epoch().await
+    }
+
+    fn promises(&self) -> Promises {
+        self.disk.store().promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

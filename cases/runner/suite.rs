@@ -10,7 +10,7 @@ use super::node::Node;
 use super::store::Engine;
 use super::{run as case, upstream};
 
-/// Runs the tests that the arguments of this process name, among them `every_case_of_the_list_is_there_once`.
+/// Runs the tests named by the arguments, including `every_case_of_the_list_is_there_once`.
 pub(crate) fn run(cases: Vec<Case>, mut trials: Vec<Trial>) -> ExitCode {
     let arguments = Arguments::from_args();
     upstream::keep_ordered_panics_quiet();
@@ -57,7 +57,7 @@ fn name<N: Node>(case: &Case, engine: Engine) -> String {
     format!("{}::{}::{}_{}", N::NAME, engine.name(), words(&case.id), words(&case.what.to_lowercase()))
 }
 
-/// The list that the data is held against stands in `cases/README.md`.
+/// The list of required cases is in `cases/README.md`.
 fn check_list(cases: &[Case]) -> Result<(), Failed> {
     let readme = std::fs::read_to_string(data::folder().join("README.md"))?;
     let (_, list) = readme.split_once("<!-- ids -->").ok_or("cases/README.md has no list of ids")?;
@@ -68,7 +68,7 @@ fn check_list(cases: &[Case]) -> Result<(), Failed> {
     if let Some((twice, _)) = counts.iter().find(|(_, count)| **count > 1) {
         return Err(format!("{twice} is listed twice").into());
     }
-    // `OWN` cases are ours, beyond the list; they too are there once.
+    // `OWN` cases are ours, beyond the list; each must be there once too.
     for case in cases.iter().filter(|case| case.id.starts_with("OWN-")) {
         counts.insert(&case.id, 1);
     }

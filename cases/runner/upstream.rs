@@ -1,4 +1,4 @@
-//! U: the service behind, which counts what it executes and obeys orders.
+//! U: the upstream service, which counts executions and follows orders.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::data::Order;
 use super::payload::{padding, unescaped};
 
-/// The header that tells U which step a request belongs to, and so which order to obey.
+/// The header with a request's step, which selects the order to follow.
 pub(crate) const STEP: &str = "x-step";
 
 const PANIC: &str = "panics on order";
@@ -68,7 +68,7 @@ impl Upstream {
         let step = parts.headers.get(STEP).and_then(|step| step.to_str().ok()).unwrap_or_default();
         let order = self.order_of(step);
         let Ok(body) = body.collect().await else {
-            // The client left in the middle of its body: a service would not have begun.
+            // The client disconnected in the middle of its body: a service would not have begun.
             return Response::builder().status(400).body(Body::empty()).expect("a fixed answer");
         };
         *lock(&self.seen) = Received { headers: parts.headers, body: body.to_bytes() };
@@ -82,7 +82,7 @@ impl Upstream {
     }
 }
 
-/// Where nothing is ordered, the answer names the execution: a second one is never taken for a replay.
+/// The default answer names the execution: a second one is never taken for a replay.
 fn answer(order: &Order, number: usize) -> Response<Body> {
     let bytes = match &order.body {
         Some(body) => body.bytes(|text| text.replace("{n}", &number.to_string())),
@@ -127,11 +127,11 @@ fn body(order: &Order, bytes: Bytes) -> Body {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // A panic on order must not spoil the rest of the case.
+    // An ordered panic poisons the lock; the case continues.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A panic on order is no news: its backtrace would hide the failures that are.
+/// Silences ordered panics, whose backtraces would hide real failures.
 pub(crate) fn keep_ordered_panics_quiet() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

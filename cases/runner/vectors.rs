@@ -1,4 +1,4 @@
-//! Bodies that others have collected to break JSON parsers: JSONTestSuite, read from where `ONLYONCE_VECTORS` says.
+//! Bodies that break JSON parsers: JSONTestSuite, read from the folder in `ONLYONCE_VECTORS`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::client::{Request, Wire};
 use super::upstream::Shared;
 
-/// Where the vectors are not at hand. They say less, but something.
+/// A few of our own, if the vectors are not available.
 const OWN: [&[u8]; 14] = [
     b"",
     b"{",
@@ -24,7 +24,7 @@ const OWN: [&[u8]; 14] = [
     b"[123123123123123123123123123123]",
 ];
 
-/// Sends each body twice with a key of its own: the first reaches U, the second is a replay, nothing breaks.
+/// Sends each body twice with its own key: the first reaches U, the second is a replay.
 pub(crate) async fn run(name: &str, address: SocketAddr, upstream: &Shared) -> Result<(), String> {
     let bodies = bodies(name)?;
     let mut wire = Wire::connect(address).await.map_err(|error| error.to_string())?;
@@ -63,7 +63,7 @@ fn request(at: usize, body: &[u8]) -> Request {
     }
 }
 
-/// Set and not readable is a failure, so that a wrong path is never taken for success.
+/// Set but unreadable is a failure, so that a wrong path does not pass.
 fn bodies(name: &str) -> Result<Vec<(String, Vec<u8>)>, String> {
     let Some(vectors) = std::env::var_os("ONLYONCE_VECTORS") else {
         println!("ONLYONCE_VECTORS is not set: our own short list instead of {name}");

@@ -4,6 +4,7 @@ use std::io::Read;
 
 use anyhow::{Result, anyhow, bail};
 use onlyonce_testkit::engines::postgres::{self, Server};
+use onlyonce_testkit::engines::sqlite;
 use onlyonce_testkit::verdict::Verdict;
 
 use crate::arguments::Arguments;
@@ -20,6 +21,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
 
 /// Installs what is missing, from Debian's packages; needs root.
 fn install() -> Result<()> {
+    sqlite::install().map_err(|reason| anyhow!(reason))?;
     println!("PostgreSQL: {}", postgres::install().map_err(|reason| anyhow!(reason))?.display());
     Ok(())
 }

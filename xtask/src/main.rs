@@ -9,6 +9,7 @@ mod crash;
 mod engines;
 mod examples;
 mod files;
+mod mutants;
 mod program;
 mod requirements;
 mod steps;
@@ -39,7 +40,7 @@ enum Run {
     Program(&'static str),
 }
 
-const COMMANDS: [Command; 9] = [
+const COMMANDS: [Command; 10] = [
     Command {
         name: "test",
         usage: "[WORD]...",
@@ -75,6 +76,12 @@ const COMMANDS: [Command; 9] = [
         usage: "[--all] [WORD]",
         about: "Kill a real process at every durable step and judge the next one; --all: at every pair of steps",
         run: Run::Here(crash::run),
+    },
+    Command {
+        name: "mutants",
+        usage: "[TEXT]...",
+        about: "Plant the faults of xtask/mutants.txt one at a time: a test must catch each; with TEXT, only those named or filed so",
+        run: Run::Here(mutants::run),
     },
     Command {
         name: "examples",

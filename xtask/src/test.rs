@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use onlyonce_testkit::engines::postgres;
+use onlyonce_testkit::engines::{postgres, sqlite};
 use onlyonce_testkit::repository::{self, cargo};
 use onlyonce_testkit::verdict::Verdict;
 use serde_json::Value;
@@ -66,7 +66,8 @@ fn tidy_step() -> Result<Ending> {
 
 /// The servers that tests start. Without them those tests fail and say so.
 fn engines() -> Result<Ending> {
-    Ok(match postgres::install() {
+    let installed = sqlite::install().and_then(|()| postgres::install());
+    Ok(match installed {
         Ok(folder) => {
             eprintln!("PostgreSQL: {}", folder.display());
             Ending::Passed

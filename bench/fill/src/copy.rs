@@ -1,9 +1,12 @@
-//! Makes a table of PostgreSQL large: by `COPY`, past the engine and its batches, in the engine's own shape.
+//! Makes a table of PostgreSQL large: by `COPY`, without the engine and its batches, in the engine's own layout.
 //!
-//! The engine makes the tables. The records' indexes are put aside meanwhile and built at the end, as full as random keys leave
-//! them when they come one by one. It is one transaction on an empty table, so that rows are at rest at once, as a
-//! vacuum would have left them.
+//! The engine creates the tables and writes one record. Its row is the template: every other row has the same values, except
+//! for the columns in [`MADE`]. Nothing here knows what the other columns are or how they are encoded.
+//!
+//! The table's indexes are dropped meanwhile and built at the end; pages are as full as requests leave them. All of it is one
+//! transaction on an empty table, so rows can be written frozen, as a vacuum would have left them.
 
+use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -11,27 +14,47 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::SinkExt;
 use onlyonce_core::record::Id;
-use onlyonce_core::time::Timestamp;
+use onlyonce_store::Store;
 use onlyonce_store::postgres::{Options, Postgres};
-use onlyonce_store::{Store, codec};
 use serde_json::{Value, json};
-use tokio_postgres::types::Type;
-use tokio_postgres::{Client, CopyInSink, NoTls};
+use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::{Client, CopyInSink, NoTls, Row};
 
-use crate::completed;
+use crate::{completed, revision, write};
 
 const CHUNK_BYTES: usize = 1 << 18;
 /// Between two records, as though ten thousand had been written a second, until now.
 const APART_MICROS: i64 = 100;
+/// So many records have the same moments: those of one batch. Measured under 64 callers: 18.
+const TOGETHER: u64 = 16;
 const TELL_EVERY: u64 = 1_000_000;
-/// 2000-01-01, in microseconds since the Unix epoch: where the server's moments begin.
-const EPOCH: i64 = 946_684_800_000_000;
-/// As many as the engine lists in a row.
-const LISTED_TOGETHER: usize = 48;
-/// How full the pages of records are when all of them are completed: 1,140 bytes for one of these.
-const PAGE_FULL: u32 = 57;
-/// How full the pages of an index are whose keys came in no order.
-const INDEX_FULL: u32 = 70;
+/// How full in percent the pages of the table and of its primary key's index are, vacuumed after half a million requests of 64
+/// callers. Keys come in no order, and a completion is a second row with a second entry until vacuum removes the first.
+const PAGE_FULL: u32 = 80;
+const INDEX_FULL: u32 = 55;
+
+/// The columns in which rows differ.
+const MADE: [(&str, Made); 9] = [
+    ("id", Made::Id),
+    ("revision", Made::Revision),
+    ("key", Made::Key),
+    ("token", Made::Token),
+    ("created_at", Made::WrittenAt),
+    ("began_at", Made::WrittenAt),
+    ("written_at", Made::WrittenAt),
+    ("due_at", Made::ExpiresAt),
+    ("expires_at", Made::ExpiresAt),
+];
+
+#[derive(Clone, Copy)]
+enum Made {
+    Id,
+    Revision,
+    Key,
+    Token,
+    WrittenAt,
+    ExpiresAt,
+}
 
 pub(crate) async fn copy(url: &str, records: u64, retention: Duration) -> io::Result<Value> {
     let store = Postgres::open(url, Options::default()).await.map_err(io::Error::other)?;
@@ -39,20 +62,28 @@ pub(crate) async fn copy(url: &str, records: u64, retention: Duration) -> io::Re
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.map_err(io::Error::other)?;
     let driver = tokio::spawn(connection);
     let began = Instant::now();
-    fill(&client, records, retention).await.map_err(io::Error::other)?;
+    write(&store, 0, retention).await?;
+    let template = Template::read(&client, completed(0, retention).0).await?;
+    fill(&client, &template, records, retention).await.map_err(io::Error::other)?;
+    check(&store, records, retention).await?;
     let bytes = told(&client, "SELECT pg_total_relation_size('onlyonce_record')").await?;
     drop(client);
     driver.await?.map_err(io::Error::other)?;
     Ok(json!({ "records": records, "seconds": began.elapsed().as_secs_f64(), "bytes": bytes }))
 }
 
-async fn fill(client: &Client, records: u64, retention: Duration) -> Result<(), tokio_postgres::Error> {
+async fn fill(
+    client: &Client,
+    template: &Template,
+    records: u64,
+    retention: Duration,
+) -> Result<(), tokio_postgres::Error> {
     const INDEXES: &str = "
         SELECT indexrelid::regclass::text, indisprimary, pg_get_indexdef(indexrelid)
         FROM pg_index WHERE indrelid = 'onlyonce_record'::regclass";
     let indexes = client.query(INDEXES, &[]).await?;
-    let half_full = format!("ALTER TABLE onlyonce_record SET (fillfactor = {PAGE_FULL})");
-    client.batch_execute(&format!("BEGIN; TRUNCATE onlyonce_record, onlyonce_due; {half_full}")).await?;
+    let less_full = format!("ALTER TABLE onlyonce_record SET (fillfactor = {PAGE_FULL})");
+    client.batch_execute(&format!("BEGIN; TRUNCATE onlyonce_record; {less_full}")).await?;
     let mut again = Vec::new();
     for index in &indexes {
         let (name, is_primary, definition): (&str, bool, &str) = (index.get(0), index.get(1), index.get(2));
@@ -67,71 +98,120 @@ async fn fill(client: &Client, records: u64, retention: Duration) -> Result<(), 
         client.batch_execute(&drop).await?;
         again.push(make);
     }
-    let lists = rows(client, records, retention).await?;
-    due(client, &lists).await?;
+    rows(client, template, records, retention).await?;
     client.batch_execute("SET LOCAL maintenance_work_mem = '1GB'").await?;
     for make in again {
         client.batch_execute(&make).await?;
     }
-    client.batch_execute("ALTER TABLE onlyonce_record SET (fillfactor = 45); COMMIT").await?;
-    client.batch_execute("ANALYZE onlyonce_record; ANALYZE onlyonce_due; CHECKPOINT").await
+    client.batch_execute("ALTER TABLE onlyonce_record RESET (fillfactor); COMMIT").await?;
+    client.batch_execute("ANALYZE onlyonce_record; CHECKPOINT").await
 }
 
-/// What a row of the engine's list of what is due says.
-struct List {
-    due_at: i64,
-    ids: Vec<Id>,
-}
-
-/// Copies the records, and tells how they are to be listed.
 async fn rows(
     client: &Client,
+    template: &Template,
     records: u64,
     retention: Duration,
-) -> Result<Vec<List>, tokio_postgres::Error> {
-    const COPY: &str = "
-        COPY onlyonce_record (id, revision, written_at, due_at, state, scope, label, key, route, record)
-        FROM STDIN (FORMAT binary, FREEZE)";
-    const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    let now = Timestamp::from_micros(client.query_one(NOW, &[]).await?.get(0));
-    let mut lists: Vec<List> = Vec::new();
-    let mut sink = Sink::begin(client, COPY).await?;
+) -> Result<(), tokio_postgres::Error> {
+    /// As the server sends moments: in microseconds since 2000.
+    const NOW: &str = "
+        SELECT (extract(epoch FROM clock_timestamp() - timestamptz '2000-01-01 00:00:00Z') * 1000000)::bigint";
+    let now: i64 = client.query_one(NOW, &[]).await?.get(0);
+    let mut sink = Sink::begin(client, &template.copy()).await?;
     for number in 0..records {
-        let age = i64::try_from(records - number).unwrap_or(i64::MAX).saturating_mul(APART_MICROS);
-        let written_at = Timestamp::from_micros(now.as_micros() - age);
-        let (id, due_at) = row(&mut sink.chunk, number, retention, written_at);
-        match lists.last_mut() {
-            Some(list) if list.ids.len() < LISTED_TOGETHER => list.ids.push(id),
-            _ => lists.push(List { due_at, ids: vec![id] }),
-        }
+        let batch_began = number - number % TOGETHER;
+        let age = i64::try_from(records - batch_began).unwrap_or(i64::MAX).saturating_mul(APART_MICROS);
+        template.put(&mut sink.chunk, number, retention, now - age);
         sink.send().await?;
         if number > 0 && number.is_multiple_of(TELL_EVERY) {
             eprintln!("filled {number} of {records}");
         }
     }
-    sink.finish().await?;
-    Ok(lists)
+    sink.finish().await
 }
 
-async fn due(client: &Client, lists: &[List]) -> Result<(), tokio_postgres::Error> {
-    const COPY: &str = "COPY onlyonce_due (state, due_at, ids) FROM STDIN (FORMAT binary, FREEZE)";
-    let mut sink = Sink::begin(client, COPY).await?;
-    for List { due_at, ids } in lists {
-        let mut array = BytesMut::new();
-        // One dimension, no nulls, of bytea, from 1 on.
-        let count = i32::try_from(ids.len()).expect("a row lists few");
-        let bytea = i32::try_from(Type::BYTEA.oid()).expect("a small number");
-        for word in [1, 0, bytea, count, 1] {
-            array.put_i32(word);
+/// The engine must understand what was written in its place.
+async fn check(store: &Postgres, records: u64, retention: Duration) -> io::Result<()> {
+    let Some(last) = records.checked_sub(1) else { return Ok(()) };
+    let (id, draft) = completed(last, retention);
+    let seen = store.load(id).await.map_err(io::Error::other)?;
+    let is_same = seen.is_some_and(|seen| {
+        let record = &seen.record;
+        (&record.key, &record.token, &record.fingerprint) == (&draft.key, &draft.token, &draft.fingerprint)
+            && seen.revision == revision(last)
+    });
+    if is_same { Ok(()) } else { Err(io::Error::other("the engine does not find what was copied")) }
+}
+
+/// A row as the engine wrote it.
+struct Template {
+    /// In the order of the table.
+    columns: Vec<(String, Column)>,
+}
+
+enum Column {
+    Made(Made),
+    /// As the server sent it, which is also how `COPY` takes it; none is null.
+    Same(Option<Vec<u8>>),
+}
+
+impl Template {
+    async fn read(client: &Client, id: Id) -> io::Result<Self> {
+        let row = client.query_one("SELECT * FROM onlyonce_record WHERE id = $1", &[&&id.0[..]]).await;
+        let row = row.map_err(io::Error::other)?;
+        let template = Self { columns: (0..row.len()).map(|place| column(&row, place)).collect() };
+        let is_missing = |name: &str| !template.columns.iter().any(|(own, _)| own == name);
+        match MADE.iter().find(|(name, _)| is_missing(name)) {
+            Some((name, _)) => Err(io::Error::other(format!("onlyonce_record has no column \"{name}\""))),
+            None => Ok(template),
         }
-        ids.iter().for_each(|id| field(&mut array, Some(&id.0)));
-        sink.chunk.put_i16(3);
-        field(&mut sink.chunk, Some(b"completed"));
-        field(&mut sink.chunk, Some(&due_at.to_be_bytes()));
-        field(&mut sink.chunk, Some(&array));
-        sink.send().await?;
     }
-    sink.finish().await
+
+    fn copy(&self) -> String {
+        let names: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
+        format!("COPY onlyonce_record ({}) FROM STDIN (FORMAT binary, FREEZE)", names.join(", "))
+    }
+
+    /// A row in the binary form of `COPY`.
+    fn put(&self, out: &mut BytesMut, number: u64, retention: Duration, written_at: i64) {
+        let (id, draft) = completed(number, retention);
+        let expires_at = written_at + i64::try_from(retention.as_micros()).unwrap_or(i64::MAX / 2);
+        out.put_i16(i16::try_from(self.columns.len()).expect("a table has few columns"));
+        for (_, column) in &self.columns {
+            match column {
+                Column::Same(value) => field(out, value.as_deref()),
+                Column::Made(Made::Id) => field(out, Some(&id.0)),
+                Column::Made(Made::Revision) => field(out, Some(&revision(number).0.to_be_bytes())),
+                Column::Made(Made::Key) => field(out, Some(draft.key.as_str().as_bytes())),
+                Column::Made(Made::Token) => field(out, Some(&draft.token.0)),
+                Column::Made(Made::WrittenAt) => field(out, Some(&written_at.to_be_bytes())),
+                Column::Made(Made::ExpiresAt) => field(out, Some(&expires_at.to_be_bytes())),
+            }
+        }
+    }
+}
+
+fn column(row: &Row, place: usize) -> (String, Column) {
+    let name = row.columns()[place].name();
+    let made = MADE.iter().find(|(own, _)| *own == name);
+    let column = match made {
+        Some((_, made)) => Column::Made(*made),
+        None => Column::Same(row.get::<_, Option<Raw>>(place).map(|raw| raw.0)),
+    };
+    (name.to_owned(), column)
+}
+
+/// A value of any type, as the server sent it.
+struct Raw(Vec<u8>);
+
+impl FromSql<'_> for Raw {
+    fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(raw.to_vec()))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
 }
 
 /// Where rows in the binary form of `COPY` go, a chunk at a time.
@@ -159,32 +239,6 @@ impl Sink {
         self.sink.send(self.chunk.freeze()).await?;
         self.sink.as_mut().finish().await.map(drop)
     }
-}
-
-/// As the engine writes it, in the binary form of `COPY`.
-fn row(out: &mut BytesMut, number: u64, retention: Duration, written_at: Timestamp) -> (Id, i64) {
-    let (id, draft) = completed(number, retention);
-    let written_at = written_at.as_micros() - EPOCH;
-    let due_at = written_at + i64::try_from(retention.as_micros()).unwrap_or(i64::MAX / 2);
-    let revision = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-    let (written, due, record) = (written_at.to_be_bytes(), due_at.to_be_bytes(), codec::encode(&draft));
-    let fields: [Option<&[u8]>; 10] = [
-        Some(&id.0),
-        Some(&revision),
-        Some(&written),
-        Some(&due),
-        Some(draft.state.name().as_str().as_bytes()),
-        Some(draft.scope.digest()),
-        draft.scope.label().map(str::as_bytes),
-        Some(draft.key.as_str().as_bytes()),
-        draft.route.as_deref().map(str::as_bytes),
-        Some(&record),
-    ];
-    out.put_i16(10);
-    for value in fields {
-        field(out, value);
-    }
-    (id, due_at)
 }
 
 fn field(out: &mut BytesMut, value: Option<&[u8]>) {

@@ -70,7 +70,7 @@ async fn fill(path: &str, records: u64, retention: Duration) -> io::Result<Value
         tasks.spawn(async move {
             let mut number = first;
             while number < records {
-                write(&store, number, retention).await?;
+                write(&*store, number, retention).await?;
                 done.fetch_add(1, Ordering::Relaxed);
                 number += AT_ONCE;
             }
@@ -82,7 +82,7 @@ async fn fill(path: &str, records: u64, retention: Duration) -> io::Result<Value
         ended.map_err(io::Error::other).and_then(|written: io::Result<()>| written)?;
     }
     telling.abort();
-    // Dropped here, it carries its WAL over: the next to open the file finds it at rest.
+    // Closing it checkpoints the WAL: the next to open the file finds it at rest.
     drop(store);
     let bytes = std::fs::metadata(path)?.len();
     Ok(json!({ "records": records, "seconds": started.elapsed().as_secs_f64(), "bytes": bytes }))
@@ -95,14 +95,17 @@ async fn tell(done: Arc<AtomicU64>, records: u64) {
     }
 }
 
-async fn write(store: &Sqlite, number: u64, retention: Duration) -> io::Result<()> {
+async fn write(store: &impl Store, number: u64, retention: Duration) -> io::Result<()> {
     let (id, next) = completed(number, retention);
-    let revision = Revision(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let change = Change { expected: None, revision, next, messages: Vec::new() };
-    match store.swap(id, change).await.map_err(io::Error::other)? {
+    match store.swap(id, Change::new(None, revision(number), next)).await.map_err(io::Error::other)? {
         Swapped::Applied(_) => Ok(()),
-        Swapped::Lost(_) => Err(io::Error::other("the file has been filled before")),
+        Swapped::Lost(_) => Err(io::Error::other("the store has been filled before")),
     }
+}
+
+/// One that looks random, the same each time.
+fn revision(number: u64) -> Revision {
+    Revision(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// What the layer leaves of one payment.
@@ -148,9 +151,9 @@ fn count(path: &str) -> rusqlite::Result<Value> {
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
     let now = i64::try_from(now).unwrap_or(i64::MAX);
-    let records: i64 = connection.query_row("SELECT count(*) FROM record", [], |row| row.get(0))?;
+    let records: i64 = connection.query_row("SELECT count(*) FROM onlyonce_record", [], |row| row.get(0))?;
     let expired: i64 = connection.query_row(
-        "SELECT count(*) FROM record WHERE state = 'completed' AND due_at <= ?1",
+        "SELECT count(*) FROM onlyonce_record WHERE state = 'completed' AND due_at <= ?1",
         [now],
         |row| row.get(0),
     )?;

@@ -66,9 +66,7 @@ fn figures(sqlite: &Sqlite) -> Value {
     json!({
         "commits": figures.commits,
         "works": figures.works,
-        "transactions": figures.transactions,
-        // tidy: allow(words) SQLite's own word, and the engine's
-        "carried_over": figures.checkpoints,
-        "lapsed": figures.lapsed,
+        "checkpoints": figures.checkpoints,
+        "abandoned": figures.abandoned,
     })
 }

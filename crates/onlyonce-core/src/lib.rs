@@ -9,12 +9,14 @@
 //! * [`key`], [`scope`] and [`fingerprint`] say which request this is.
 //! * [`policy`] and [`dialect`] are the settings, [`outcome`] what an answer means under them.
 //! * [`refusal`] is every answer that says why nothing ran.
+//! * [`percent`] decodes what a URL or a form has percent-encoded.
 
 pub mod dialect;
 pub mod fingerprint;
 pub mod key;
 pub mod machine;
 pub mod outcome;
+pub mod percent;
 pub mod policy;
 pub mod record;
 pub mod refusal;

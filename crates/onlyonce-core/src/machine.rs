@@ -3,7 +3,8 @@
 //! A store shows what it has ([`Seen`]); a rule answers with what to write, or why nothing is written. Engines carry
 //! the answer out by compare and swap and, where they lose, ask again on what they then see.
 //!
-//! 1. [`decide`]: may this request run, is it answered from the record, or is it refused?
+//! 1. [`decide`]: may this request run, is it answered from the record, or is it refused? [`answer_from_copy`]: what of
+//!    that a node may answer from a copy of its own.
 //! 2. [`renew`], [`finish`]: what an attempt may write. Its token fences both: once a *later attempt* has begun, it
 //!    is superseded and nothing it says is written.
 //! 3. The late truth counts. An attempt that comes back after its lease lapsed, with no later attempt in between,
@@ -144,6 +145,30 @@ pub fn decide(seen: Option<&Seen>, request: &Request<'_>) -> Decision {
             Lost::Doubt(reason) => Decision::Settle(unknown(record, reason)),
         },
         State::Unknown { .. } => Decision::Refuse(outcome_unknown(record, now)),
+    }
+}
+
+/// What a node may answer from its own copy of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromCopy {
+    /// Answer with the stored response.
+    Replay,
+    /// Answer why nothing runs.
+    Refuse(Refusal),
+    /// Only the store can tell.
+    AskStore,
+}
+
+/// What a node may answer from its own copy of a record, by the rules of [`decide`] and without asking the store.
+///
+/// `copy.now` is the store's clock as the node reckons it, and never behind the store's own. A copy answers only what the
+/// store would answer as well: a record that is completed does not change while it is kept, and one that runs stays this
+/// attempt's while its lease lasts. To run anything, or to call a key expired, needs the record itself.
+pub fn answer_from_copy(copy: &Seen, request: &Request<'_>) -> FromCopy {
+    match decide(Some(copy), request) {
+        Decision::Replay => FromCopy::Replay,
+        Decision::Refuse(Refusal::Expired) | Decision::Begin(_) | Decision::Settle(_) => FromCopy::AskStore,
+        Decision::Refuse(refusal) => FromCopy::Refuse(refusal),
     }
 }
 
@@ -478,7 +503,7 @@ pub fn stored(record: &Record) -> Option<(&Response, Timestamp)> {
 
 /// Whether the record's answer may be replayed now: stored, and not expired.
 pub fn is_replayable(seen: &Seen) -> bool {
-    stored(&seen.record).is_some_and(|(_, expires_at)| seen.now < expires_at)
+    stored(&seen.record).is_some() && !has_expired(&seen.record, seen.now)
 }
 
 /// What a caller who asks about its own key is told.

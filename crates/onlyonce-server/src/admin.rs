@@ -1,7 +1,7 @@
-//! The admin port: is this node alive, is it ready, what does it count.
+//! The admin port: liveness, readiness and metrics.
 //!
-//! `/healthz` and `/readyz` are for whoever starts and stops nodes and say nothing worth hiding. `/metrics` names routes:
-//! from elsewhere than this machine it takes a token.
+//! `/healthz` and `/readyz` are for orchestrators and say nothing worth hiding. `/metrics` names routes: from another
+//! machine it requires a token.
 
 mod figures;
 mod token;
@@ -26,7 +26,7 @@ pub(crate) use figures::Figures;
 use crate::config::AdminToken;
 use crate::problem;
 
-/// What the admin port knows.
+/// The state of the admin port.
 #[derive(Debug)]
 pub(crate) struct Admin {
     pub(crate) engine: Arc<Engine>,
@@ -47,12 +47,12 @@ pub(crate) async fn serve(listener: TcpListener, admin: Arc<Admin>) -> std::io::
     axum::serve(listener, routes.into_make_service_with_connect_info::<SocketAddr>()).await
 }
 
-/// The process lives: nothing else is asked.
+/// The process is alive: nothing else is checked.
 async fn healthz() -> Response {
     answer(StatusCode::OK, json!({ "status": "alive", "version": env!("CARGO_PKG_VERSION") }))
 }
 
-/// Whether keyed requests can be served. A store that failed is told from one that is slow.
+/// Whether keyed requests can be served. A failed store is distinguished from a slow one.
 async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
     let health = admin.engine.health(admin.store_timeout).await;
     let status = if health.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -64,7 +64,11 @@ async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
             let detail = format!("no answer within {} ms", waited.as_millis());
             json!({ "state": "stalled", "millis": millis(waited), "detail": detail })
         }
-        // What the store said may name hosts and files: it is in the log, not here.
+        Health::Unfit { code, says, remedy } => {
+            tracing::warn!(code, remedy, "not ready: {says}");
+            json!({ "state": "failed", "code": code, "detail": format!("{remedy}; the log has more") })
+        }
+        // The store's error may name hosts and files: it is in the log, not in the answer.
         Health::Failed { error } => {
             tracing::warn!(%error, "not ready: the store failed");
             json!({ "state": "failed", "detail": "the store answered with an error; the log has it" })

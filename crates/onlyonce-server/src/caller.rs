@@ -1,12 +1,12 @@
-//! Who calls: what the `scope` setting names and a request alone cannot prove.
+//! The caller: values of the `scope` setting that must be verified.
 //!
-//! 1. `trusted:NAME` counts from the addresses of `trusted_from` only, and is taken off everybody else's requests.
-//! 2. `jwt:CLAIM` counts from a token that was verified: signature, time, issuer, audience.
-//! 3. `certificate` counts from a connection whose client proved to have the key of a certificate of `tls.client_ca`.
-//! 4. What is missing, twice there, or cannot be verified is left out. The layer then refuses the caller, 401: it never
-//!    makes a scope of fewer sources than the setting lists.
+//! 1. `trusted:NAME` counts only from the addresses of `trusted_from`, and is removed from all other requests.
+//! 2. `jwt:CLAIM` counts from a verified token: signature, time, issuer, audience.
+//! 3. `certificate` counts if the client proved possession of a certificate issued by `tls.client_ca`.
+//! 4. A value that is missing, duplicated or cannot be verified is left out. The layer then refuses the caller with 401: it
+//!    never makes a scope of fewer sources than the setting lists.
 //!
-//! How the values become one scope, each with its length, is [`onlyonce::scope`]'s.
+//! [`onlyonce::scope`] combines the values into one scope, each with its length.
 
 mod certificate;
 mod jwt;
@@ -28,7 +28,7 @@ pub(crate) use self::jwt::algorithms;
 use self::trusted::Proxies;
 use crate::config::Config;
 
-/// Verifies callers by the settings it was made of. A reload makes a new one, with nothing remembered from the old.
+/// Verifies callers by one version of the settings. A reload makes a new one, with an empty cache.
 #[derive(Debug)]
 pub(crate) struct Callers {
     proxies: Proxies,
@@ -36,15 +36,15 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Of these settings; every key that cannot be used is reported at once.
+    /// From these settings; every unusable key is reported at once.
     pub(crate) fn new(config: &Config) -> Result<Self, Faults> {
         let (trusted, claims) = named(config);
         let tokens = config.jwt.as_ref().map(|jwt| Tokens::new(jwt, claims)).transpose()?;
         Ok(Self { proxies: Proxies::new(config.trusted_from.clone(), trusted), tokens })
     }
 
-    /// What was verified for those of a route's `sources` that need it. None where there is nothing, which costs nothing
-    /// where no source needs it.
+    /// The verified values of those `sources` that need verification. `None` if there are none, which is free if no source
+    /// needs it.
     pub(crate) fn verified(
         &self,
         parts: &Parts,
@@ -57,13 +57,13 @@ impl Callers {
         self.verified_at(unix_seconds(), &parts.headers, peer, certificate, sources)
     }
 
-    /// Whether `peer` is one of the proxies whose word counts.
+    /// Whether `peer` is a trusted proxy.
     pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
         self.proxies.trusts(peer)
     }
 
-    /// Takes off the headers that only a trusted proxy may set, where the request came from elsewhere. The upstream
-    /// believes them as we do, and a client must not reach it with one of its own.
+    /// Removes the headers that only a trusted proxy may set from requests that came from elsewhere. The upstream trusts them as
+    /// we do, so a client must not be able to set one.
     pub(crate) fn strip_untrusted(&self, headers: &mut HeaderMap, peer: IpAddr) {
         self.proxies.strip(headers, peer);
     }
@@ -95,7 +95,7 @@ impl Callers {
         verified
     }
 
-    /// The claims of the request's token. The client is told 401 and no more; why is for the operator to see.
+    /// The claims of the request's token. The client only gets 401; the reason is logged.
     fn claims(&self, headers: &HeaderMap, now: f64) -> Option<Arc<jwt::Claims>> {
         let claims = self.tokens.as_ref()?.claims(headers, now);
         claims.inspect_err(|refused| tracing::debug!(%refused, "token not believed")).ok()
@@ -117,7 +117,7 @@ fn named(config: &Config) -> (Vec<HeaderName>, Vec<Arc<str>>) {
     (trusted, claims)
 }
 
-/// A clock that stands before 1970 makes every token expired, and none eternal.
+/// With a clock before 1970 every token is expired, and none is eternal.
 fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(f64::INFINITY, |since| since.as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! What operators ask of the program, a verb a file.
+//! The operators' commands, one per file.
 
 pub(crate) mod check;
 pub(crate) mod migrate;

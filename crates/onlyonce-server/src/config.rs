@@ -1,17 +1,17 @@
-//! All settings of a gateway, read and checked: whoever holds a [`Config`] need not doubt any of it.
+//! All settings of a gateway, parsed and validated: a [`Config`] needs no further checks.
 //!
-//! 1. [`load`] lays a file, the environment, `--set` and flags over each other (`source.rs`), into a tree of values that
-//!    know their place (`tree.rs`).
-//! 2. Every name is looked up in the one table of settings (`setting.rs`); what is misspelt or misplaced is told with
-//!    what was meant (`names.rs`).
-//! 3. Every value is read (`build.rs`, `policy.rs`, `route.rs`, by `value.rs`), and what is wrong together is found
-//!    (`cross.rs`), also by asking those who will use keys and certificates (`credentials.rs`). All faults are collected, and with one of them there are no settings.
-//! 4. What is legal and may be regretted is a warning (`risk.rs`).
-//! 5. The reference, the example and the help are made from the table too (`page.rs`).
+//! 1. [`load`] merges a file, the environment, `--set` and flags (`source.rs`) into a tree of values with their origin
+//!    (`tree.rs`).
+//! 2. Every name is looked up in the one table of settings (`setting/table.rs`); misspelt or misplaced names are reported
+//!    with a suggestion (`names.rs`).
+//! 3. Every value is parsed by its entry in the table. Conflicts between settings are found (`cross.rs`, `policy.rs`), and
+//!    keys and certificates are tried (`credentials.rs`). All faults are collected (`reader.rs`); any fault means no
+//!    settings.
+//! 4. Legal but risky settings are warnings (`risk.rs`).
+//! 5. The reference, the example and the help are generated from the table too (`page.rs`).
 //!
-//! Loading the same [`Sources`] again reads files and secrets as they are then: that is a reload.
+//! Loading the same [`Sources`] again re-reads files and secrets: that is a reload.
 
-mod build;
 mod credentials;
 mod cross;
 mod effective;
@@ -22,7 +22,6 @@ mod pattern;
 mod policy;
 mod reader;
 mod risk;
-mod route;
 mod secret;
 mod setting;
 mod source;
@@ -43,32 +42,38 @@ use onlyonce::store::sqlite::Expired;
 use onlyonce::worker::Background;
 
 use self::reader::{Reader, Section};
+use self::setting::table;
 use crate::store;
 
 pub(crate) use self::fault::{Fault, Faults, Place, Warning};
 pub(crate) use self::source::Sources;
 
-/// Settings without fault.
+/// Valid settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
-    /// What is legal and may be regretted.
+    /// Settings that are legal but risky.
     pub(crate) warnings: Vec<Warning>,
-    /// All settings as TOML, each with where it came from.
+    /// All settings as TOML, each with its origin.
     pub(crate) effective: String,
 }
 
-/// Reads all sources and checks everything: settings without fault, or every fault there is.
+/// Reads all sources and validates everything: the settings, or every fault.
 pub(crate) fn load(sources: &Sources) -> Result<Loaded, Faults> {
     let mut faults = Vec::new();
     let settings = source::read(sources, &mut faults);
     if faults.iter().any(|fault| fault.path == source::FILE) {
-        // Whatever else is missing may stand in the file.
+        // A setting that is missing may be in the file, so only the file's fault is reported.
         return Err(Faults(faults));
     }
-    let mut reader = Reader { environment: sources.variables(), faults, warnings: Vec::new() };
-    let config = build::config(&settings, &mut reader);
-    let Reader { faults, mut warnings, .. } = reader;
+    let reader = Reader::new(sources.variables(), faults);
+    let top = Section::top(&settings, &reader);
+    names::check(&top, "");
+    let config = table::config(&top);
+    cross::check(&config, &top);
+    credentials::check(&config, &top);
+    risk::check(&config, &top);
+    let (faults, mut warnings) = reader.finish();
     if !faults.is_empty() {
         return Err(Faults(faults));
     }
@@ -77,22 +82,23 @@ pub(crate) fn load(sources: &Sources) -> Result<Loaded, Faults> {
     Ok(Loaded { config, warnings, effective })
 }
 
-/// Only where records are kept; nothing else of the sources is looked at.
+/// Only the `store` setting; nothing else is read.
 pub(crate) fn store(sources: &Sources) -> Result<store::Url, Faults> {
     let mut faults = Vec::new();
     let settings = source::read(sources, &mut faults);
     faults.retain(|fault| fault.path == source::FILE);
-    let mut reader = Reader { environment: sources.variables(), faults, warnings: Vec::new() };
-    let store = build::store(&Section::top(&settings), &mut reader);
-    if reader.faults.is_empty() { Ok(store) } else { Err(Faults(reader.faults)) }
+    let reader = Reader::new(sources.variables(), faults);
+    let store = table::store(&Section::top(&settings, &reader));
+    let (faults, _) = reader.finish();
+    if faults.is_empty() { Ok(store) } else { Err(Faults(faults)) }
 }
 
 /// All settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// Where clients come in.
+    /// The address for clients.
     pub(crate) listen: SocketAddr,
-    /// Where operators come in.
+    /// The address for operators.
     pub(crate) admin: SocketAddr,
     /// Where records are kept.
     pub(crate) store: store::Url,
@@ -100,38 +106,38 @@ pub(crate) struct Config {
     pub(crate) expired: Expired,
     /// Part of every scope.
     pub(crate) service: Arc<str>,
-    /// How long a stop waits for what is under way.
+    /// How long a stop waits for requests in flight.
     pub(crate) stop_after: Duration,
-    /// Whose trusted headers are believed.
+    /// The networks whose trusted headers are accepted.
     pub(crate) trusted_from: Vec<Network>,
-    /// TLS for clients, where they use it.
+    /// TLS for clients, if enabled.
     pub(crate) tls: Option<Tls>,
-    /// Roots that upstreams' certificates are checked against, instead of the system's.
+    /// CAs for upstreams' certificates, instead of the system's.
     pub(crate) upstream_ca: Option<PathBuf>,
-    /// How tokens are verified, where a scope names a claim.
+    /// How tokens are verified, if a scope names a claim.
     pub(crate) jwt: Option<Jwt>,
-    /// The routes, in the order of the file; the first that matches wins.
+    /// The routes, in the order of the file; the first match wins.
     pub(crate) routes: Vec<Route>,
-    /// What holds where none matches.
+    /// The route of requests that match none.
     pub(crate) default: Route,
-    /// How often the workers come round.
+    /// How often the background workers run.
     pub(crate) background: Background,
-    /// Who may use the admin port from elsewhere.
+    /// Who may use the admin port from other machines.
     pub(crate) admin_tokens: Vec<AdminToken>,
     /// What is logged and how.
     pub(crate) log: Log,
 }
 
-/// A route: which requests, where they go, and what holds for them.
+/// A route: which requests, their upstream and their policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
-    /// Its `match` text; `*` for what no route matches.
+    /// Its `match` text; `*` for the default route.
     pub(crate) name: Arc<str>,
-    /// Which requests it is about; every one where none matched.
+    /// Which requests it matches; `None` for the default route.
     pub(crate) pattern: Option<Pattern>,
-    /// Where they go.
+    /// The upstream.
     pub(crate) upstream: Upstream,
-    /// What holds for them.
+    /// The policy.
     pub(crate) policy: Policy,
 }
 
@@ -157,19 +163,19 @@ pub(crate) enum Segment {
 /// A service behind the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Upstream {
-    /// `http://…` or `https://…`, perhaps with a path that goes in front of the request's.
+    /// `http://…` or `https://…`, perhaps with a path prefix.
     pub(crate) uri: Uri,
-    /// Which HTTP is spoken to it.
+    /// The HTTP version.
     pub(crate) protocol: Protocol,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
-    /// In clear HTTP/1.1; over TLS what both sides offer.
+    /// HTTP/1.1 without TLS; negotiated with TLS.
     #[default]
     Auto,
     Http1,
-    /// In clear with prior knowledge.
+    /// HTTP/2; without TLS by prior knowledge.
     Http2,
 }
 
@@ -178,14 +184,14 @@ pub(crate) enum Protocol {
 pub(crate) struct Tls {
     pub(crate) cert: PathBuf,
     pub(crate) key: PathBuf,
-    /// Who issues clients' certificates; with it a client may show one, and `scope = ["certificate"]` tells by it.
+    /// The CA of client certificates; with it a client may present one, which `scope = ["certificate"]` uses.
     pub(crate) client_ca: Option<PathBuf>,
 }
 
 /// `[jwt]`
 #[derive(Clone, Debug)]
 pub(crate) struct Jwt {
-    /// Read, in the order they are tried.
+    /// The keys, in the order they are tried.
     pub(crate) keys: Vec<Secret>,
     pub(crate) algorithms: Vec<Algorithm>,
     pub(crate) issuer: Option<String>,

@@ -1,6 +1,6 @@
-//! The program `onlyonce`, as a library: `main.rs` is only its entry, so that tests can start parts of it in their process.
+//! The program `onlyonce`, as a library: `main.rs` only calls it, so that tests can start parts of it in their process.
 //!
-//! It is no library for others; the layer, `onlyonce`, is.
+//! Not meant for other programs; use the layer, `onlyonce`.
 
 mod admin;
 mod caller;
@@ -25,7 +25,7 @@ use clap::Parser;
 
 use crate::cli::{Cli, Command};
 
-/// Does what the arguments of this process ask for.
+/// Runs the command of this process' arguments.
 pub async fn run() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Serve(arguments) => commands::serve::run(&arguments).await,
@@ -38,12 +38,12 @@ pub async fn run() -> ExitCode {
     exit_code(ended)
 }
 
-/// How a verb ended that could do its work.
+/// How a command ended, unless with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     /// Done.
     Yes,
-    /// The answer is no: not found, a check that failed. It has been explained where it was found.
+    /// The answer is no: not found, or a failed check. The reason has been printed.
     No,
 }
 

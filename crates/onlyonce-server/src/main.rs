@@ -11,8 +11,8 @@ async fn main() -> ExitCode {
     onlyonce_server::run().await
 }
 
-/// The allocator asks for huge pages, and of a huge page all is held where anything is used: of ten thousand connections
-/// whose buffers are mostly empty, each would cost 29 KB instead of 16 (0021). Where the system refuses, it costs that.
+/// The allocator asks for huge pages, which stay resident as a whole if any part is used: ten thousand connections with
+/// mostly empty buffers would take 29 KB each instead of 16 (0021). If the system refuses, they do.
 fn use_small_pages() {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);

@@ -1,4 +1,4 @@
-//! Problems of HTTP itself, which no code of ours is about.
+//! Problem responses for plain HTTP errors, which have no code of ours.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};

@@ -1,7 +1,7 @@
-//! What clients may know of the settings: which routes are covered, and how.
+//! The public part of the settings: which routes are covered, and how.
 //!
-//! `GET /_onlyonce/policy` says it in our words, `GET /_onlyonce/openapi.json` as a fragment to merge into an API's own
-//! description. Both are made once a load of the settings. Neither names an upstream, a secret or a source of the scope.
+//! `GET /_onlyonce/policy` returns it in our own format, `GET /_onlyonce/openapi.json` as a fragment to merge into an API's
+//! description. Both are made once per load of the settings. Neither names an upstream, a secret or a scope source.
 
 mod openapi;
 
@@ -124,7 +124,7 @@ fn names(methods: &[Method]) -> Vec<&str> {
     methods.iter().map(Method::as_str).collect()
 }
 
-/// Whole where it is whole, so that a client reads `86400` and not `86400.0`.
+/// Whole seconds as an integer, so that a client reads `86400` and not `86400.0`.
 fn seconds(span: Duration) -> Value {
     match span.subsec_nanos() {
         0 => json!(span.as_secs()),

@@ -1,6 +1,6 @@
-//! Where records are kept, as settings name it: `memory:`, `sqlite:PATH`, `postgres://…`.
+//! The `store` setting: `memory:`, `sqlite:PATH`, `postgres://…`.
 //!
-//! A value may hold a password, so of what comes after `://` nothing is ever shown.
+//! A value may hold a password, so nothing after `://` is ever shown.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use onlyonce::store::{Schema, Store};
 const PLANNED: [&str; 6] = ["mysql", "redis", "rediss", "redis+cluster", "rediss+cluster", "dynamodb"];
 const REMEDY: &str =
     "use sqlite:PATH, such as sqlite:onlyonce.db, postgres://…, or memory: for what may be forgotten";
-/// What still works on a store that is to be closed has ended before this.
+/// How long closing waits for other users of the store.
 const CLOSES_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -33,7 +33,7 @@ pub(crate) enum Url {
     Postgres(Database),
 }
 
-/// The URL of a database. It holds a password: what is shown of it is something else.
+/// The URL of a database. It holds a password: only `shown` is printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Database {
     url: String,
@@ -47,7 +47,7 @@ impl fmt::Debug for Database {
 }
 
 impl Url {
-    /// Whether what is stored is still there when the store is opened again.
+    /// Whether records survive closing the store.
     pub(crate) fn is_durable(&self) -> bool {
         match self {
             Self::Memory => false,
@@ -55,7 +55,7 @@ impl Url {
         }
     }
 
-    /// Whether only one process has it at a time, so that whatever ran when it is opened is dead.
+    /// Whether only one process uses it at a time, so that attempts found running at open are dead.
     pub(crate) fn has_one_owner(&self) -> bool {
         match self {
             Self::Memory | Self::Sqlite(_) => true,
@@ -63,7 +63,7 @@ impl Url {
         }
     }
 
-    /// As it was given, with its password: for another part of this program, and never to be shown.
+    /// The whole URL with its password: for another process of this program, never to be shown.
     pub(crate) fn whole(&self) -> String {
         match self {
             Self::Memory | Self::Sqlite(_) => self.to_string(),
@@ -89,7 +89,7 @@ impl Url {
 }
 
 impl Url {
-    /// The schema as it is, and what opening the store would apply to it; none where the kind has no schema.
+    /// The current schema, and what opening the store would apply; `None` if the engine has no schema.
     pub(crate) async fn schema(&self) -> Result<Option<Schema>> {
         Ok(match self {
             Self::Memory => None,
@@ -102,17 +102,17 @@ impl Url {
     }
 }
 
-/// Closes a store once nobody else holds it: its file is free afterwards.
+/// Closes a store once nothing else holds it: its file is free afterwards.
 pub(crate) async fn close(mut store: Arc<dyn Store>) -> Result<()> {
     let began = Instant::now();
-    // A task that was stopped lets go at its next turn.
+    // A stopped task drops its reference when it is next polled.
     while Arc::get_mut(&mut store).is_none() {
         if began.elapsed() > CLOSES_WITHIN {
             bail!("the store is still in use {} s after everything was stopped", CLOSES_WITHIN.as_secs());
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    // It waits for its threads.
+    // Dropping it joins its threads.
     tokio::task::spawn_blocking(move || drop(store)).await?;
     Ok(())
 }
@@ -152,7 +152,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// What other programs read into the name of a SQLite file, we do not: better told than guessed.
+/// SQLite's URI syntax is refused rather than guessed at.
 fn path(text: &str, path: &str) -> Result<PathBuf> {
     if path.is_empty() {
         bail!("store \"{text}\" names no file; write sqlite:onlyonce.db");

@@ -1,7 +1,7 @@
-//! A gateway for tests that bring the store, and so break it and move its clock.
+//! A gateway for tests that pass in the store, to break it or move its clock.
 //!
-//! Hidden, and not behind a feature: a test of this very package could not turn one on, and the program does not link what
-//! it does not call.
+//! Hidden, but not behind a feature: a test of this package could not enable one, and the program does not link what it does
+//! not call.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,11 +14,11 @@ use onlyonce::store::Store;
 use crate::config::{self, Sources};
 use crate::gateway::Place;
 
-/// A gateway that serves by the runtime it is started in, whose clock a test may move. It has no workers behind the requests and no admin port: what a test sees, requests did.
+/// A gateway on the caller's runtime, whose clock a test may move. It has no background workers and no admin port: only requests change anything.
 pub struct Gateway(crate::gateway::Gateway);
 
 impl Gateway {
-    /// By the settings of this file, of which `store` does not count.
+    /// With the settings of this file, except for `store`.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl Gateway {
         self.0.address()
     }
 
-    /// Takes no more requests, and finishes those under way within `stop_after`.
+    /// Stops accepting, and finishes requests in flight within `stop_after`.
     pub async fn stop(self) {
         let stop_after = self.0.config().stop_after;
         self.0.stop(stop_after).await;

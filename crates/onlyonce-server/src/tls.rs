@@ -1,6 +1,6 @@
 //! TLS with clients and with upstreams: rustls, on ring.
 //!
-//! Early data is off on both sides, as rustls has it: it can be replayed by whoever has recorded it.
+//! Early data is off on both sides, which is rustls' default: an attacker can replay it.
 
 mod accept;
 mod connect;
@@ -19,7 +19,7 @@ pub(crate) use self::stream::Stream;
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-/// Named wherever it is used, since another library in the build may bring a second one.
+/// Passed explicitly, since another library in the build may bring a second provider.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

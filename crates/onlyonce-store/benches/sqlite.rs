@@ -131,7 +131,7 @@ async fn open(rows: u64, folder: &Path) {
     let load = Load::run(&store, 64, rows, Duration::from_secs(1)).await;
     for number in 0..64 {
         let (id, next) = draft(rows + load.requests + number, running());
-        let change = Change { expected: None, revision: Revision(number), next, messages: Vec::new() };
+        let change = Change::new(None, Revision(number), next);
         store.swap(id, change).await.unwrap();
     }
     // What a killed process leaves: the files as they are. (Its lock went with it.)
@@ -275,15 +275,14 @@ async fn request(store: &Sqlite, number: u64, retention: Duration, spans: &mut V
     let (id, next) = draft(number, running());
     let revision = Revision(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let started = Instant::now();
-    let change = Change { expected: None, revision, next, messages: Vec::new() };
+    let change = Change::new(None, revision, next);
     applied(&store.swap(id, change).await.unwrap());
     spans.push(started.elapsed());
     let response = Response { status: 201, headers: Vec::new(), body: Bytes::from_static(&[b'x'; 150]) };
     let expires_at = When::AfterWrite(retention);
     let done = State::Completed { response: Some(Arc::new(response)), by: Source::Attempt, expires_at };
     let (_, next) = draft(number, done);
-    let change =
-        Change { expected: Some(revision), revision: Revision(!revision.0), next, messages: Vec::new() };
+    let change = Change::new(Some(revision), Revision(!revision.0), next);
     let started = Instant::now();
     applied(&store.swap(id, change).await.unwrap());
     spans.push(started.elapsed());

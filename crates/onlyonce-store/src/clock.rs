@@ -1,13 +1,13 @@
 //! The clocks of embedded engines.
 //!
-//! An engine with a server asks the server for the time. An engine that lives in this process reads a [`Clock`], and
-//! what every engine promises of its time is promised here:
+//! An engine with a server takes the time from the server. An engine in this process reads a [`Clock`], which keeps what
+//! every engine promises of its time:
 //!
-//! 1. It never runs backwards, whoever asks, on any thread.
-//! 2. It never stands behind a moment that was stamped before ([`SystemClock::not_before`]).
-//! 3. It counts by the machine's steady clock, suspends included, from where the wall clock stood at the start. A wall clock that
-//!    is set forward or back while the process runs changes nothing: no lease lapses and nothing expires by it. How far it
-//!    has departed is logged, is the metric `onlyonce_clock_departure_seconds`, and is a finding of the store.
+//! 1. It never runs backwards, on any thread.
+//! 2. It is never before an earlier stamp in the store ([`SystemClock::not_before`]).
+//! 3. It follows the machine's monotonic clock, suspends included, from the wall clock's time at the start. Setting the wall
+//!    clock while the process runs changes nothing: no lease lapses and nothing expires by it. The departure is logged, is
+//!    the metric `onlyonce_clock_departure_seconds`, and is a finding of the store.
 //!
 //! Tests hand in a [`ManualClock`] and move it:
 //!
@@ -31,41 +31,41 @@ use onlyonce_core::time::Timestamp;
 
 use crate::{Finding, Level};
 
-/// Where an embedded engine has the time from. It never runs backwards.
+/// The clock of an embedded engine. It never runs backwards.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The time, in microseconds.
     fn now(&self) -> Timestamp;
 
-    /// What is worth knowing about it.
+    /// A finding about the clock, if there is one.
     fn examine(&self) -> Option<Finding> {
         None
     }
 }
 
-/// The machine's clock: where the wall clock stood at the start, and the time that has passed since by the steady clock.
+/// The machine's clock: the wall clock's time at the start, plus the monotonic clock's time since.
 #[derive(Debug)]
 pub struct SystemClock {
     machine: Box<dyn Machine>,
-    /// What is added to the steady clock's microseconds.
+    /// Added to the monotonic clock's microseconds.
     offset: i64,
-    /// When the wall clock is looked at next, by the steady clock.
+    /// When the wall clock is compared next, by the monotonic clock.
     look_at: AtomicI64,
-    /// How far the wall clock was ahead when that was last logged.
+    /// The departure when it was last logged.
     logged: AtomicI64,
 }
 
-/// How often it is looked whether the wall clock has departed.
+/// How often the wall clock is compared.
 const LOOK_EVERY_MICROS: i64 = 1_000_000;
-/// A departure that is told; less is what adjusting a clock gently makes of it.
+/// A departure that is logged; gradual adjustment of a clock stays below it.
 const DEPARTURE_MICROS: i64 = 2_000_000;
 
 impl SystemClock {
-    /// The machine's clock from now on.
+    /// The machine's clock, starting now.
     pub fn new() -> Self {
         Self::not_before(Timestamp::from_micros(i64::MIN))
     }
 
-    /// The same, beginning not before `stamp`: for an engine that finds stamps of an earlier process in its file.
+    /// The same, but not before `stamp`: for an engine that finds stamps of an earlier process in its file.
     pub fn not_before(stamp: Timestamp) -> Self {
         Self::on(Box::new(System), stamp)
     }
@@ -82,7 +82,7 @@ impl SystemClock {
         self.machine.wall().saturating_sub(now)
     }
 
-    /// Tells how far the wall clock has departed, where that has changed.
+    /// Logs the wall clock's departure if it has changed.
     fn look_at_wall(&self) {
         let departure = self.departure_micros();
         #[allow(clippy::cast_precision_loss, reason = "a gauge in seconds")]
@@ -110,7 +110,7 @@ impl Clock for SystemClock {
         let due = self.look_at.load(Ordering::Relaxed);
         if due <= steady {
             let next = steady.saturating_add(LOOK_EVERY_MICROS);
-            // One of those who find it due looks.
+            // Of the callers that find it due, one compares.
             if self.look_at.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 self.look_at_wall();
             }
@@ -135,7 +135,7 @@ impl Clock for SystemClock {
 
 /// What the machine's two clocks show, in microseconds.
 trait Machine: fmt::Debug + Send + Sync + 'static {
-    /// Since some moment before the process began; it goes on while the machine is suspended, and nobody sets it.
+    /// Since some moment before the process began; it includes suspends and cannot be set.
     fn steady(&self) -> i64;
     /// Since the Unix epoch.
     fn wall(&self) -> i64;

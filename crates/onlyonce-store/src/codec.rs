@@ -1,9 +1,9 @@
-//! The versioned rest of a record: what nobody looks for by itself, and so has no column (`sql.rs` has those).
+//! The versioned rest of a record: fields that nobody queries and that have no column (`sql.rs` has the columns).
 //!
-//! 1. The first byte is the version. Every version ever released can be read; the newest is written.
-//! 2. One rest has one encoding, and what decodes encodes to the very same bytes again.
-//! 3. What cannot be read to its last byte is [`ErrorKind::Corrupt`], never a guess, a panic or a large allocation.
-//! 4. No moment is here: a moment that counts from the write is only known once the store has written, and so is a
+//! 1. The first byte is the version. Every released version can be read; the newest is written.
+//! 2. A rest has exactly one encoding: decoding and encoding again gives the same bytes.
+//! 3. What cannot be decoded to its last byte is [`ErrorKind::Corrupt`], never a guess, a panic or a large allocation.
+//! 4. It has no moments: one relative to the write is known only once the store has written, and so is a
 //!    column.
 //!
 //! # Version 1
@@ -40,7 +40,7 @@ use crate::{Error, ErrorKind};
 /// The version that is written.
 pub(crate) const VERSION: u8 = 1;
 
-/// What a record has beside its columns. What is about one state only is empty in the others.
+/// Fields without a column. Those of one state are empty in the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rest {
     pub(crate) fingerprint: Fingerprint,
@@ -52,7 +52,7 @@ pub(crate) struct Rest {
     pub(crate) calling: Option<Calling>,
     pub(crate) found: Option<Arc<Response>>,
     pub(crate) evidence: Option<Box<Evidence>>,
-    /// Of a retryable record: what the client is told to wait.
+    /// Of a retryable record: the `Retry-After` for clients.
     pub(crate) retry_after: Option<Duration>,
     /// Of an unknown record: how often the reconciler has asked.
     pub(crate) asked: u32,
@@ -169,7 +169,7 @@ fn write_response(out: &mut Writer, response: &Response) {
 fn read_response(from: &mut Reader<'_>) -> Result<Arc<Response>, Error> {
     let status = from.integer("status")?;
     let count: u64 = from.integer("number of headers")?;
-    // No room is reserved: the number is only what the blob claims.
+    // Nothing is preallocated: the number is untrusted.
     let mut headers = Vec::new();
     for _ in 0..count {
         headers.push(from.header()?);

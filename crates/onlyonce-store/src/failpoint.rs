@@ -8,20 +8,20 @@
 //! ONLYONCE_FAILPOINT=sqlite.commit.before:7     dies the seventh time
 //! ```
 //!
-//! 1. The process sends itself SIGKILL, which nothing can catch: nothing is flushed, no destructor runs. What it had handed
-//!    to the kernel stays. It is no power failure: for that the engine's `fsync` answers. Elsewhere than on Unix, which
-//!    alone has that signal, it aborts.
+//! 1. The process sends itself SIGKILL, which cannot be caught: nothing is flushed, no destructor runs. Data already
+//!    handed to the kernel survives. It does not simulate a power failure: `fsync` is for that. On systems without SIGKILL
+//!    it aborts.
 //! 2. Without the feature `failpoints` a step is an empty function that the compiler removes. Never ship with it.
-//! 3. A malformed number is a panic at the first step: a crash test that kills nobody must not look green.
+//! 3. A malformed number panics at the first step: a crash test that kills nothing must not pass.
 //!
 //! ```
 //! onlyonce_store::failpoint!("demo.write.before");
 //! ```
 
-/// Where the name of the step to die at is read from.
+/// The variable with the name of the step to die at.
 pub const VARIABLE: &str = "ONLYONCE_FAILPOINT";
 
-/// A step that has a name; see [`mod@crate::failpoint`].
+/// A named step; see [`mod@crate::failpoint`].
 #[macro_export]
 macro_rules! failpoint {
     ($name:literal) => {
@@ -29,16 +29,16 @@ macro_rules! failpoint {
     };
 }
 
-/// The process has come to the step `name`; what the macro expands to.
+/// The process reached the step `name`. Called by the macro.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn reach(_name: &'static str) {}
 
-/// The process has come to the step `name`; what the macro expands to.
+/// The process reached the step `name`. Called by the macro.
 ///
 /// # Panics
 ///
-/// Where the variable has a malformed number.
+/// If the variable has a malformed number.
 #[cfg(feature = "failpoints")]
 pub fn reach(name: &'static str) {
     use std::sync::OnceLock;

@@ -1,12 +1,13 @@
-//! A hash of ids that nobody outside can foresee.
+//! A keyed hash of ids.
 //!
-//! An id is a digest, so a few of its bytes would be hash enough, were it not made from what clients send: whoever knows
-//! which bytes count can search for keys that all fall into one place of the table. So they are multiplied with two
-//! numbers drawn when the table is made, and both halves of the product count.
+//! An id is a digest, so a few of its bytes would be a good hash, but clients choose the keys it is made from: an attacker
+//! who knows which bytes count can make all ids collide. So the bytes are multiplied with two random numbers drawn with the
+//! table, and both halves of the product count.
 
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A hash for tables of ids, keyed anew for each table.
+/// Hashes ids with two random numbers of its own: `HashMap<Id, _, ById>`.
 #[derive(Clone)]
 pub struct ById([u64; 2]);
 
@@ -17,10 +18,10 @@ impl Default for ById {
     }
 }
 
-impl std::fmt::Debug for ById {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The numbers are what nobody outside may know.
-        f.debug_struct("ById").finish_non_exhaustive()
+impl fmt::Debug for ById {
+    /// Without the two numbers: they are secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ById")
     }
 }
 
@@ -40,7 +41,7 @@ pub struct IdHasher {
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // The last bytes: of a table in shards, the first one has chosen the shard.
+        // The last bytes: in a sharded table, the first byte has chosen the shard.
         let (rest, last) = bytes.split_last_chunk().unwrap_or((bytes, &[0; 8]));
         let before = rest.last_chunk().unwrap_or(&[0; 8]);
         let factors = [before, last].map(|bytes| u64::from_le_bytes(*bytes));
@@ -49,7 +50,7 @@ impl Hasher for IdHasher {
         self.hash ^= u64::try_from(high ^ low).expect("each half of the product is 64 bits");
     }
 
-    /// An array of bytes says its length first, and all ids are of one length.
+    /// Hashing an array writes its length first; all ids have the same.
     fn write_usize(&mut self, _length: usize) {}
 
     fn finish(&self) -> u64 {

@@ -28,7 +28,8 @@ pub mod conformance;
 mod error;
 #[doc(hidden)]
 pub mod failpoint;
-mod hash;
+#[doc(hidden)]
+pub mod hash;
 mod listing;
 pub mod memory;
 pub mod outbox;
@@ -45,7 +46,6 @@ use std::fmt;
 
 use async_trait::async_trait;
 pub use error::{Error, ErrorKind};
-pub use hash::ById;
 pub use listing::{Cursor, Order, Page, Query};
 use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, StateName};
 use onlyonce_core::time::Timestamp;

@@ -1,19 +1,19 @@
 //! Records in this process: the reference engine.
 //!
-//! It is what the other engines are compared with, and what tests and demonstrations run on. Nothing survives the
-//! process, so "durable" means here: as long as the process lives.
+//! The other engines are compared with it; tests and demonstrations run on it. Nothing survives the process, so "durable"
+//! here means: as long as the process lives.
 //!
-//! 1. Rows are spread over shards by the first bits of their id, so that two keys rarely wait for each other, and the
-//!    shards stand in the order of ids, so that a listing goes through them one by one.
-//! 2. A row is the record itself, shared: nothing is encoded, and a look copies one pointer.
-//! 3. Each shard knows what is due when ([`Order::Due`] and `reap` read nothing else). What was just written is put in
-//!    order with others, at the latest when somebody asks.
+//! 1. Rows are sharded by the first bits of their id, so that two keys rarely contend for a lock. Shards are in id order,
+//!    so a listing reads them one by one.
+//! 2. A row is the record itself behind an `Arc`: nothing is encoded, and a read copies one pointer.
+//! 3. Each shard has an index by due time ([`Order::Due`] and `reap` read nothing else). Writes update it in batches, at
+//!    the latest before it is read.
 //! 4. Messages are stored under the same lock as their record: both are there, or neither.
 //!
-//! **Lock order**: a shard, then the outbox. Nobody holds two shards, and nobody who holds the outbox takes a shard.
-//! The clock is read under the lock that guards what is stamped, so the stamps of a row never run backwards.
+//! **Lock order**: a shard, then the outbox. Nothing locks two shards at once, and nothing locks a shard while it holds the
+//! outbox. The clock is read under the lock that guards what is stamped, so the stamps of a row never go backwards.
 //!
-//! A listing is not a snapshot: it goes from shard to shard, and what changes meanwhile may be seen before or after.
+//! A listing is not a snapshot: it reads shard after shard, and may or may not show what changes meanwhile.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -57,7 +57,7 @@ use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
 use crate::promises::{self, Expiry, Listing, Promises, Survives};
 use crate::{Change, Count, Epoch, EpochSeen, Error, Order, Page, Query, Store, Swapped};
 
-/// A power of two: a shard is chosen by the first bits of an id. With 256, what is due was seldom in the processor's cache.
+/// A power of two: a shard is chosen by the first bits of an id. With 256, the due index was seldom in the CPU cache.
 const SHARDS: usize = 64;
 
 /// The reference engine; see the module's documentation.
@@ -69,10 +69,10 @@ pub struct Memory {
     name: [u8; 16],
 }
 
-/// The rows whose ids begin alike.
+/// The rows whose ids begin with the same bits.
 ///
-/// A hash table and not a tree: of a tree's nodes few are in the processor's cache once there are many rows, and every
-/// request comes here twice. A listing pays for it: it puts the rows of each shard it comes to in order.
+/// A hash table and not a tree: with many rows, few nodes of a tree are in the CPU cache, and every request comes here
+/// twice. A listing pays for it: it sorts the rows of each shard that it reads.
 #[derive(Default)]
 struct Shard {
     rows: Rows,
@@ -89,12 +89,12 @@ struct Row {
 }
 
 impl Memory {
-    /// An empty store on the machine's clock.
+    /// An empty store that uses the machine's clock.
     pub fn new() -> Self {
         Self::with_clock(SystemClock::new())
     }
 
-    /// An empty store on this clock.
+    /// An empty store that uses this clock.
     pub fn with_clock(clock: impl Clock) -> Self {
         Self {
             clock: Box::new(clock),
@@ -109,7 +109,7 @@ impl Memory {
         lock(&self.shards[shard_of(id)])
     }
 
-    /// The swap itself, and the row that it replaced: that is dropped after the lock.
+    /// The swap, and the row that it replaced, so that the caller drops it after the lock.
     fn write(&self, id: Id, change: Change) -> (Swapped, Option<Row>) {
         let mut shard = self.shard(id);
         let now = self.clock.now();
@@ -136,7 +136,7 @@ impl Memory {
         (swapped, old)
     }
 
-    /// The shards stand in the order of ids, so a listing goes on in the shard of the last one.
+    /// Shards are in id order, so a listing continues in the shard of the cursor's id.
     fn list_by_id(&self, query: &Query, after: Option<Place>) -> Vec<Found> {
         let after = after.map(|place| place.id);
         let mut found = Vec::new();
@@ -156,8 +156,8 @@ impl Memory {
     }
 
     fn list_due(&self, query: &Query, after: Place) -> Vec<Found> {
-        // One moment for all shards: what becomes due while we look must not move the cursor past what we looked at
-        // before.
+        // One `now` for all shards: a record that becomes due during the listing must not move the cursor past shards
+        // already read.
         let until = self.clock.now();
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -174,7 +174,7 @@ impl Memory {
         first_of(found, query)
     }
 
-    /// Reads every row: nobody keeps many unknown records in a store that forgets them with its process.
+    /// Reads every row: a store that is lost with its process never has many unknown records.
     fn list_unknown(&self, query: &Query, after: Place) -> Vec<Found> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -191,10 +191,10 @@ impl Memory {
     }
 }
 
-/// A record of a listing, and where it stands there.
+/// A listed record and its place in the listing.
 type Found = (Place, (Id, Seen));
 
-/// What a listing by id has for a moment: the same for all.
+/// The moment in the places of a listing by id: the same for all.
 const ALIKE: Timestamp = Timestamp::from_micros(0);
 
 fn first_of(mut found: Vec<Found>, query: &Query) -> Vec<Found> {
@@ -204,7 +204,7 @@ fn first_of(mut found: Vec<Found>, query: &Query) -> Vec<Found> {
 }
 
 impl Shard {
-    /// Takes out up to `limit` rows that may be deleted, judged on each as it stands.
+    /// Removes up to `limit` rows that may be deleted, each judged as it is now.
     fn reap(&mut self, limit: usize, now: Timestamp) -> Vec<Row> {
         let Self { rows, due } = self;
         due.arrange(rows);
@@ -342,12 +342,12 @@ impl Default for Memory {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What is stored is the clients' business, and would be long.
+        // Without the rows: they are client data, and long.
         f.debug_struct("Memory").field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 
-/// By the first bits: shards stand in the order of ids.
+/// By the first bits, so that shards are in id order.
 fn shard_of(id: Id) -> usize {
     usize::from(id.0[0]) * SHARDS / 256
 }
@@ -362,7 +362,7 @@ fn put(entry: Entry<'_, Id, Row>, row: Row) -> Option<Row> {
     }
 }
 
-/// 128 bits that no other store of this or another process has.
+/// 128 random bits: unique among all stores of all processes.
 fn random_name() -> [u8; 16] {
     let random = RandomState::new();
     let [high, low] = [0_u8, 1].map(|half| random.hash_one(half).to_be_bytes());
@@ -404,7 +404,7 @@ mod tests {
         Change::new(None, Revision(revision), next)
     }
 
-    /// When the rows of this id's shard are due, as anybody who asks is told.
+    /// The due times of the rows in this id's shard, as a listing sees them.
     fn due(store: &Memory, id: Id) -> Vec<Timestamp> {
         let mut shard = store.shard(id);
         let Shard { rows, due } = &mut *shard;
@@ -436,7 +436,7 @@ mod tests {
         let store = Memory::with_clock(clock.clone());
         let (first, draft) = reservation();
         store.swap(first, insert(1, draft.clone())).await.unwrap();
-        // More than are noted at once, all in one shard, so that some are put in order by the writes themselves.
+        // More rows than `NOTED_MAX`, all in one shard, so that writes themselves update the index.
         let ids = (0..200_u8).map(|last| Id([&first.0[..31], &[last]].concat().try_into().unwrap()));
         let others: Vec<_> = ids.filter(|id| *id != first).collect();
         for id in &others {

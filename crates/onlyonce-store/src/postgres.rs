@@ -15,23 +15,23 @@
 //!
 //! 1. **A record is a row of columns** that people read with `psql` and that other programs may change: with a new revision
 //!    and a stamp that is not earlier (`migrations/postgres/0001-first.sql`). A row whose columns contradict each other is
-//!    `Corrupt`, for whoever asks for it and nobody else.
-//! 2. **One round trip to reserve, one to finish.** Each write is one statement, committed when it answers. An insert that is
-//!    lost shows the record it was lost to; an update that is lost takes a second round trip for it (`write.rs`).
-//! 3. **Many writes, one commit**: what comes while a commit is under way goes into the next (`crate::batch`), which is sent
-//!    while the one before is still executed (`pool.rs`). No batch waits for one row, and one bad row fails alone.
-//!    Looks go together too (`look.rs`): a thousand records that are watched take two connections and not a thousand.
+//!    `Corrupt`, only for requests of that record.
+//! 2. **One round trip to reserve, one to finish.** Each write is one statement, committed when it answers. A lost insert
+//!    returns the current record; a lost update needs a second round trip for it (`write.rs`).
+//! 3. **Many writes, one commit**: writes that arrive during a commit share the next batch (`crate::batch`), which is
+//!    sent while the one before is still executed (`pool.rs`). No batch waits for one row, and one bad row fails alone.
+//!    Reads are batched too (`look.rs`): polling a thousand records takes two connections and not a thousand.
 //! 4. **The clock is the server's.** No node's clock decides anything.
-//! 5. **An answer that was lost is `Unavailable`** (`pool.rs`): the write may have been committed. Whoever asked looks,
-//!    and recognises its own revision or token. So is a commit that a standby was to confirm and did not; where one does,
-//!    nothing is shown that it may not have (`doubt.rs`).
-//! 6. **Nothing hangs.** Connecting, waiting for a lock, a statement and its answer each have their time-out.
-//! 7. **Migrations** are safe from any number of nodes at once (`migration.rs`), and where there are none to apply, a
-//!    role that may only read and write rows is enough. docs/engines.md lists the grants.
-//! 8. TLS is verified in full, or off (`url.rs`).
+//! 5. **A lost answer is `Unavailable`** (`pool.rs`): the write may have been committed. The caller reads the record and
+//!    recognises its own revision or token. The same holds for a commit that a synchronous standby did not confirm; with
+//!    such a standby, nothing is returned that it may not have (`doubt.rs`).
+//! 6. **Nothing hangs.** Connecting, waiting for a lock, a statement and its answer each have a time-out.
+//! 7. **Migrations** are safe from any number of nodes at once (`migration.rs`). If there are none to apply, a role that may
+//!    only read and write rows is enough. docs/engines.md lists the grants.
+//! 8. TLS is fully verified, or off (`url.rs`).
 //!
-//! A pooler in front must keep a session to itself (PgBouncer: `pool_mode=session`): statements are prepared once a
-//! connection, and its time-outs are settings of the session.
+//! A pooler in front must use session pooling (PgBouncer: `pool_mode=session`): statements are prepared once per
+//! connection, and time-outs are session settings.
 
 mod connection;
 mod doubt;
@@ -80,12 +80,12 @@ use crate::{
 pub struct Options {
     /// What becomes of records that have expired.
     pub expired: Expired,
-    /// How many connections this node has for looks, and for writes that go alone. There are five more: one for batches, two for
-    /// what is written the first time and alone, and two for background work.
+    /// How many connections this node has for reads and for writes outside a batch. There are five more: one for batches, two
+    /// for lone inserts, and two for background work.
     pub connections: usize,
     /// How long the server may work on a statement of a request.
     pub statement_timeout: Duration,
-    /// How long a write waits for whoever else holds its record.
+    /// How long a write waits for a lock on its record.
     pub lock_wait: Duration,
 }
 
@@ -100,11 +100,11 @@ impl Default for Options {
     }
 }
 
-/// How much goes together. Three batches in flight were no faster than two.
+/// The limits of a batch of writes. Three batches in flight were no faster than two.
 const LIMITS: Limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
-/// The same for looks, which are few bytes to ask. Two connections at most, and none of them for long.
+/// The limits of a batch of reads, which are a few bytes each. At most two connections, briefly.
 const LOOKS: Limits = Limits { rows_max: 128, bytes_max: usize::MAX, in_flight_max: 2 };
-/// How long a batch waits where somebody inserts one of its records right now, or a lone write for who holds its record.
+/// How long a batch waits for a concurrent insert of one of its records, and a lone write for a row lock.
 const BATCH_LOCK_WAIT: Duration = Duration::from_millis(25);
 /// Connections for sweeper, reaper, relay and operators, and how long the server may work for them.
 const BACKGROUND: usize = 2;
@@ -114,19 +114,19 @@ const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Postgres {
     swaps: Batcher<Swap, Answer>,
     looks: Batcher<Id, Looked>,
-    /// Looks, and writes that go alone.
+    /// Reads, and writes outside a batch.
     requests: Arc<Pool>,
-    /// Half of its connections: a row that somebody holds keeps nobody from looking at another.
+    /// Half of the connections of `requests`: writes that wait for row locks leave the others to reads.
     alone: Arc<Semaphore>,
     background: Arc<Pool>,
     database: Arc<Database>,
     expired: Expired,
-    /// The least that the schema asks of a release, as it was last seen.
+    /// The oldest release that may use the schema, as last read.
     needs: AtomicI32,
 }
 
 impl Postgres {
-    /// Connects to the database that a URL names, and sees whether it can be used. Nothing is changed there:
+    /// Connects to the database of a URL, and checks that it can be used. Nothing is changed there:
     /// [`Store::prepare`] applies the migrations.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl Postgres {
             plans: Plans::Anew,
             ..tuning
         });
-        examine::refuse_relatives(&background.connect().await?.client, &database).await?;
+        examine::refuse_untested(&background.connect().await?.client, &database).await?;
         let swaps = Batcher::new(LIMITS, move |swaps: Vec<Swap>| {
             let batches = batches.clone();
             async move { write::together(&batches, swaps).await }
@@ -175,11 +175,11 @@ impl Postgres {
         })
     }
 
-    /// What a URL names, as it may be shown: hosts, ports and database, and nothing that is secret.
+    /// What a URL names, safe to show: hosts, ports and database, nothing secret.
     ///
     /// # Errors
     ///
-    /// `Misconfigured` where the URL, or a file that it names, cannot be used. Nobody is connected to.
+    /// `Misconfigured` where the URL, or a file that it names, cannot be used. It does not connect.
     pub fn shown(url: &str) -> Result<String, Error> {
         Ok(format!("postgres://{}", Database::parse(url)?.shown))
     }
@@ -194,9 +194,9 @@ impl Postgres {
         Ok(migration::schema(&connection.client, &self.database).await?)
     }
 
-    /// The same as [`Store::swap`] in a transaction of the caller's, in the same database: the record is written where that
-    /// commits, together with the caller's own rows, and not at all where it is rolled back. What is shown where it
-    /// is lost is what the transaction sees. The record stays locked until the transaction ends: call it last.
+    /// [`Store::swap`] in a transaction of the caller's, in the same database: the record commits or rolls back together with
+    /// the caller's own rows. If the swap is lost, the record is shown as the transaction sees it. The record stays locked
+    /// until the transaction ends: call it last.
     ///
     /// # Errors
     ///
@@ -207,13 +207,13 @@ impl Postgres {
         id: Id,
         change: Change,
     ) -> Result<Swapped, Error> {
-        self.may_go_on()?;
+        self.check_release()?;
         write::in_transaction(transaction, &self.database, Swap::of(id, change)).await
     }
 
-    /// A schema that a newer release has changed beyond us is neither read nor written.
-    fn may_go_on(&self) -> Result<(), Error> {
-        Ok(migration::may_go_on(&self.database, self.needs.load(Ordering::Relaxed))?)
+    /// Refuses reads and writes on a schema that a newer release has changed incompatibly.
+    fn check_release(&self) -> Result<(), Error> {
+        Ok(migration::check_release(&self.database, self.needs.load(Ordering::Relaxed))?)
     }
 }
 
@@ -222,12 +222,12 @@ impl Store for Postgres {
     async fn prepare(&self) -> Result<(), Error> {
         let mut connection = self.background.connect().await?;
         migration::run(&mut connection.client, &self.database).await?;
-        // What a role was not granted is told now, and not by a cache that nobody ever uses.
+        // Read it now, so that a missing grant shows at start and not at the first use of the cache.
         self.epoch().await.map(drop)
     }
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
-        self.may_go_on()?;
+        self.check_release()?;
         match self.looks.ask(0, id).await? {
             Looked::Seen(seen) => Ok(seen),
             Looked::Alone => look::alone(&self.requests, id).await,
@@ -235,25 +235,25 @@ impl Store for Postgres {
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
-        self.may_go_on()?;
+        self.check_release()?;
         let swap = Swap::of(id, change);
-        // Messages belong to one row's write, and are few.
+        // A write with messages is not batched: they belong to one row, and are rare.
         if !swap.with.is_empty() {
-            return write::carried_on(self.requests.clone(), self.alone.clone(), swap).await;
+            return write::in_a_task(self.requests.clone(), self.alone.clone(), swap).await;
         }
         match self.swaps.submit(id, swap.bytes(), swap).await? {
             Answer::Swapped(swapped) => Ok(swapped),
-            Answer::Alone(swap) => write::carried_on(self.requests.clone(), self.alone.clone(), *swap).await,
+            Answer::Alone(swap) => write::in_a_task(self.requests.clone(), self.alone.clone(), *swap).await,
         }
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
-        self.may_go_on()?;
+        self.check_release()?;
         scan::list(&self.background, &query).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
-        self.may_go_on()?;
+        self.check_release()?;
         reap::reap(&self.background, limit, self.expired).await
     }
 
@@ -265,7 +265,7 @@ impl Store for Postgres {
         let rows = self.requests.query(Verb::Epoch, &[]).await?;
         let row = only(&rows)?;
         self.needs.store(column::<Option<i32>>(row, 3)?.unwrap_or(0), Ordering::Relaxed);
-        self.may_go_on()?;
+        self.check_release()?;
         let name: [u8; 16] = column::<&[u8]>(row, 2)?.try_into().map_err(|_| lost_row())?;
         let epoch = Epoch(column::<i64>(row, 0)?.cast_unsigned());
         Ok(EpochSeen { epoch, now: column::<Moment>(row, 1)?.0, store: name })
@@ -306,7 +306,7 @@ impl Store for Postgres {
     }
 }
 
-/// The row of a statement that has one.
+/// The one row of a statement that returns exactly one.
 fn only(rows: &[Row]) -> Result<&Row, Error> {
     rows.first().ok_or_else(lost_row)
 }

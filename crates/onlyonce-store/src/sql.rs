@@ -125,7 +125,7 @@ impl<'a> Columns<'a> {
             State::Completed { response, by, expires_at } => {
                 columns.expires_at = Some(*expires_at);
                 columns.completed_by = Some(by.as_str());
-                // What was heard while it ran no longer counts (rule 2).
+                // Evidence of a running attempt no longer counts (rule 2).
                 rest.evidence = None;
                 if let Some(response) = response {
                     columns.status = Some(response.status.into());
@@ -168,7 +168,7 @@ fn response_bytes(response: &Response) -> usize {
     headers.sum::<usize>() + response.body.len()
 }
 
-/// A row as an engine read it, not yet understood. Moments are microseconds since the epoch.
+/// A row as read, not yet decoded. Moments are microseconds since the epoch.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) id: &'a [u8],
@@ -224,6 +224,7 @@ impl Row<'_> {
     /// # Errors
     ///
     /// As for [`Row::record`].
+    #[cfg(any(feature = "sqlite", test))]
     pub(crate) fn check(&self) -> Result<(), Error> {
         let record = self.record()?;
         let due_at = record.draft().due().stamp(record.written_at).map(Timestamp::as_micros);
@@ -276,7 +277,7 @@ impl Row<'_> {
         if Id::of(&record.scope, &record.key).0 != self.id {
             return Err("columns \"scope\" and \"key\" are not those of its id".to_owned());
         }
-        // What was heard while an attempt ran no longer counts once the record is completed.
+        // Evidence of a running attempt no longer counts once the record is completed.
         let evidence = if self.completed_by.is_some() { None } else { rest.evidence };
         Ok(Record { evidence, ..record })
     }
@@ -367,7 +368,7 @@ fn lines(headers: &[(HeaderName, HeaderValue)]) -> Vec<u8> {
     lines
 }
 
-/// A value has no line feed, so each line is a header to its last byte.
+/// A value has no line feed, so a line ends its header.
 fn parse_lines(lines: &[u8]) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
     let Some((last, lines)) = lines.split_last() else { return Ok(Vec::new()) };
     if *last != b'\n' {

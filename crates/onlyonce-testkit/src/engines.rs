@@ -4,3 +4,4 @@
 //! kill it. If it cannot be started, the test fails with the reason and the remedy, and is never skipped.
 
 pub mod postgres;
+pub mod sqlite;

@@ -2,33 +2,32 @@
 //!
 //! The engine decides nothing. It asks [`onlyonce_core::machine`] what may happen, swaps, and where it loses asks again
 //! on what is there now. What it adds is what a store cannot: time-outs, a circuit breaker, the cache of completed
-//! records, and the table of what runs on this node.
+//! records, and the table of requests in progress on this node.
 //!
 //! ```text
 //!  begin ── cached? ── replay
-//!    │  in the air here? ── refuse, or wait
+//!    │  in progress here? ── refuse, or wait
 //!    └─ loop { decide ─ swap } ── run │ replay │ refuse
 //!  finish ─ loop { finish ─ swap }, while the token is its own
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onlyonce_core::machine::{self, Decision, Finish, Renewal, Request};
+use onlyonce_core::machine::{self, Decision, Finish, FromCopy, Renewal, Request};
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{Draft, Handle, Id, Record, Revision, Seen, Token};
 use onlyonce_core::refusal::Refusal;
-use onlyonce_store::timers::Timers;
 use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, failpoint};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::breaker::Breaker;
-use crate::cache::Cache;
+use crate::cache::{Cache, reckoned};
 use crate::counts::{self, Operation, Times};
 use crate::epoch::Trust;
-use crate::flight::{Boarding, Flight, Flights, Leg, Pilot, carried_on};
 use crate::health::Trouble;
+use crate::inflight::{InProgress, Inflight, Joined, Known, Leader};
 use crate::lease::Lease;
 use crate::task::Tasks;
 use crate::wait::Watches;
@@ -45,17 +44,18 @@ const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Engine {
     store: Arc<dyn Store>,
-    /// Apart, since a store that can be read may take no writes: a look that is answered says nothing about them.
+    /// Looks and writes have a breaker each: a store that answers looks may still take no writes.
     looks: Breaker,
     writes: Breaker,
-    timers: Timers,
     pub(crate) cache: Cache,
     pub(crate) trust: Trust,
-    flights: Flights,
+    inflight: Inflight,
     pub(crate) watches: Watches,
     pub(crate) tasks: Tasks,
     pub(crate) times: Times,
     pub(crate) trouble: Trouble,
+    /// The codes of what was found when the store was last examined.
+    pub(crate) findings: Mutex<Vec<&'static str>>,
 }
 
 /// What became of a request.
@@ -85,8 +85,8 @@ pub(crate) enum Finished {
 pub(crate) struct Ending<'a> {
     pub(crate) handle: &'a Handle,
     pub(crate) outcome: &'a Outcome,
-    /// Who flies it on this node, where that is known.
-    pub(crate) pilot: Option<&'a Pilot>,
+    /// The leader of its key on this node, where it has one.
+    pub(crate) leader: Option<&'a Leader>,
     pub(crate) store_timeout: Duration,
 }
 
@@ -110,14 +110,14 @@ impl Engine {
             store,
             looks: Breaker::default(),
             writes: Breaker::default(),
-            timers: Timers::default(),
             cache: Cache::new(),
             trust: Trust::none(),
-            flights: Flights::new(),
+            inflight: Inflight::new(),
             watches: Watches::default(),
             tasks: Tasks::default(),
             times: Times::default(),
             trouble: Trouble::default(),
+            findings: Mutex::default(),
         })
     }
 
@@ -132,9 +132,9 @@ impl Engine {
         self.tasks.idle().await;
     }
 
-    /// What is in the air here with this key.
-    pub(crate) fn flight(&self, id: &Id) -> Option<Arc<Flight>> {
-        self.flights.find(id)
+    /// The request with this key that is in progress on this node.
+    pub(crate) fn in_progress(&self, id: &Id) -> Option<Arc<InProgress>> {
+        self.inflight.find(id)
     }
 
     /// May this request run? Asked now, at `asked_at`. `Err` where the store does not answer.
@@ -145,56 +145,56 @@ impl Engine {
         asked_at: Instant,
     ) -> Result<Begun, Error> {
         let asked_at = self.learn_epoch(asked_at);
-        if let Some(record) = self.cached(id, asked_at) {
-            return Ok(answered_from(&record, request));
+        if let Some(begun) = self.answer_from_cache(id, request, asked_at) {
+            return Ok(begun);
         }
-        match self.flights.board(id) {
-            Boarding::Pilot(pilot) => self.take_off(id, request, pilot, asked_at).await,
-            // Apart: who takes off has no need of the room for it.
-            Boarding::Passenger(flight) => Box::pin(self.follow(id, request, flight)).await,
+        match self.inflight.join(id) {
+            Joined::Leader(leader) => self.lead(id, request, leader, asked_at).await,
+            // Boxed, so that the future of a leader does not reserve space for it.
+            Joined::Follower(in_progress) => Box::pin(self.follow(id, request, in_progress)).await,
         }
     }
 
-    /// A request that finds another in the air.
+    /// A request that finds another one with its key in progress on this node.
     async fn follow(
         self: &Arc<Self>,
         id: &Id,
         request: &Request<'_>,
-        flight: Arc<Flight>,
+        in_progress: Arc<InProgress>,
     ) -> Result<Begun, Error> {
-        match flight.answered().await {
+        match in_progress.answered().await {
             // A record that was forgotten while it ran is free again, also on the node where it ran.
-            Leg::Running(_, at) if self.was_raised_since(at) => self.look_and_begin(id, request).await,
-            Leg::Running(seen, at) => match machine::decide(Some(&carried_on(&seen, at)), request) {
-                Decision::Refuse(refusal) => Ok(Begun::Refuse(refusal, Some(seen.revision))),
-                // What this node knows is too old to run or replay by.
-                Decision::Begin(_) | Decision::Settle(_) | Decision::Replay => {
-                    self.look_and_begin(id, request).await
-                }
+            Known::Running(_, at) if self.was_raised_since(at) => self.look_and_begin(id, request).await,
+            Known::Running(seen, at) => match answer_from_copy(reckoned(seen, at, Instant::now()), request) {
+                Some(begun) => Ok(begun),
+                None => self.look_and_begin(id, request).await,
             },
-            Leg::Failed(refusal) => Ok(Begun::Refuse(refusal, None)),
-            Leg::Landed | Leg::Asking => self.look_and_begin(id, request).await,
+            Known::Failed(refusal) => Ok(Begun::Refuse(refusal, None)),
+            Known::Ended | Known::Asking => self.look_and_begin(id, request).await,
         }
     }
 
-    /// A copy of a completed record that may be used.
-    fn cached(self: &Arc<Self>, id: &Id, now: Instant) -> Option<Arc<Record>> {
-        let (record, asked_at) = self.cache.find(id, now)?;
-        self.may_trust(asked_at, now).then_some(record)
+    /// The answer of a copy of a completed record, where there is one that may be used.
+    fn answer_from_cache(self: &Arc<Self>, id: &Id, request: &Request<'_>, now: Instant) -> Option<Begun> {
+        let copied = self.cache.find(id, now)?;
+        if !self.may_trust(copied.asked_at, now) {
+            return None;
+        }
+        answer_from_copy(copied.seen, request)
     }
 
-    /// The first request with this key on this node. Where the flight before has landed since the look into the cache, the
-    /// insert finds what it left behind.
-    async fn take_off(
+    /// The first request with this key on this node. Where the one before it has ended since the cache was asked, the insert
+    /// finds the record that it left.
+    async fn lead(
         self: &Arc<Self>,
         id: &Id,
         request: &Request<'_>,
-        pilot: Pilot,
+        leader: Leader,
         asked_at: Instant,
     ) -> Result<Begun, Error> {
-        match self.reserve(id, request, Look::none(asked_at), Some(pilot)).await {
-            Err((error, Some(pilot))) => {
-                pilot.failed(store_unavailable());
+        match self.reserve(id, request, Look::none(asked_at), Some(leader)).await {
+            Err((error, Some(leader))) => {
+                leader.failed(store_unavailable());
                 Err(error)
             }
             Err((error, None)) => Err(error),
@@ -202,32 +202,32 @@ impl Engine {
         }
     }
 
-    /// A request that found another in the air, and found it landed or out of date.
+    /// A follower whose leader has ended, or knows too little to answer it: it asks the store itself.
     async fn look_and_begin(self: &Arc<Self>, id: &Id, request: &Request<'_>) -> Result<Begun, Error> {
         let asked_at = Instant::now();
-        if let Some(record) = self.cached(id, asked_at) {
-            return Ok(answered_from(&record, request));
+        if let Some(begun) = self.answer_from_cache(id, request, asked_at) {
+            return Ok(begun);
         }
-        let pilot = match self.flights.board(id) {
-            Boarding::Pilot(pilot) => Some(pilot),
-            Boarding::Passenger(_) => None,
+        let leader = match self.inflight.join(id) {
+            Joined::Leader(leader) => Some(leader),
+            Joined::Follower(_) => None,
         };
         let seen = self.load(id, request.policy.store_timeout).await?;
         if let Some(seen) = &seen {
             self.cache.keep(*id, seen, asked_at);
         }
-        self.reserve(id, request, Look { seen, asked_at }, pilot).await.map_err(|(error, _)| error)
+        self.reserve(id, request, Look { seen, asked_at }, leader).await.map_err(|(error, _)| error)
     }
 
-    /// Decides on what is seen and writes, until one or the other is final. The pilot comes back with an error.
-    #[expect(clippy::manual_async_fn, reason = "an async fn has room for each of its arguments twice")]
+    /// Decides on what is seen and writes, until one or the other is final. The leader comes back with an error.
+    #[expect(clippy::manual_async_fn, reason = "an async fn stores each of its arguments twice")]
     fn reserve(
         self: &Arc<Self>,
         id: &Id,
         request: &Request<'_>,
         mut look: Look,
-        mut pilot: Option<Pilot>,
-    ) -> impl Future<Output = Result<Begun, (Error, Option<Pilot>)>> {
+        mut leader: Option<Leader>,
+    ) -> impl Future<Output = Result<Begun, (Error, Option<Leader>)>> {
         async move {
             for _ in 0..SWAPS_MAX {
                 let expected = look.seen.as_ref().map(|seen| seen.revision);
@@ -250,7 +250,7 @@ impl Engine {
                     Ok(Swapped::Applied(seen)) if begins => {
                         // The attempt's time counts from the look it was decided on: what that look allowed, such as one
                         // more try while downstream remembers, must still hold when the attempt ends.
-                        return Ok(Begun::Run(Box::new(Lease::new(*id, seen, look.asked_at, pilot))));
+                        return Ok(Begun::Run(Box::new(Lease::new(*id, seen, look.asked_at, leader))));
                     }
                     Ok(Swapped::Applied(seen)) => look = Look { seen: Some(seen), asked_at },
                     Ok(Swapped::Lost(seen)) => {
@@ -267,11 +267,11 @@ impl Engine {
                                 request.policy,
                             );
                         }
-                        return Err((error, pilot.take()));
+                        return Err((error, leader.take()));
                     }
                 }
             }
-            Err((contended(), pilot))
+            Err((contended(), leader))
         }
     }
 
@@ -292,7 +292,8 @@ impl Engine {
                     }
                     // Another's record, or our own that has been given back: either way nothing of ours is open.
                     Ok(seen) => {
-                        let given = Ending { handle: &handle, outcome: &outcome, pilot: None, store_timeout };
+                        let given =
+                            Ending { handle: &handle, outcome: &outcome, leader: None, store_timeout };
                         engine.write_outcome(&given, seen, Instant::now()).await.is_ok()
                     }
                     Err(_) => false,
@@ -343,21 +344,21 @@ impl Engine {
             Err(error) => not_written(&ending, &error),
         }
         let left = store_timeout.saturating_sub(asked_at.elapsed());
-        // Apart: hardly anybody has need of the room for it.
-        let tried = Box::pin(self.timers.within(left, async || {
+        // Boxed: hardly any request needs it, and every future would reserve space for it.
+        let tried = Box::pin(timeout(left, async {
             sleep(PAUSE).await;
             self.try_finish(ending, Instant::now()).await
         }));
-        if let Some(finished) = tried.await {
+        if let Ok(finished) = tried.await {
             return finished;
         }
         let engine = self.clone();
         self.tasks.spawn(async move {
-            // Duplicates here find it in the air until the truth is written, or the lease decides.
+            // To duplicates on this node it stays in progress until the outcome is written, or the deadline has passed.
             let asked_at = Instant::now();
             let left = lease.deadline.saturating_duration_since(asked_at);
-            let tried = || engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
-            if engine.timers.within(left, tried).await.is_none() {
+            let tried = engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
+            if timeout(left, tried).await.is_err() {
                 tracing::error!(record = %lease.handle.id, "the outcome could not be written before the deadline; it will be unknown");
             }
         });
@@ -390,7 +391,7 @@ impl Engine {
         mut seen: Option<Seen>,
         mut asked_at: Instant,
     ) -> Result<Finished, Error> {
-        let Ending { handle, outcome, pilot, store_timeout } = *ending;
+        let Ending { handle, outcome, leader, store_timeout } = *ending;
         let over = Instant::now() + store_timeout;
         for _ in 0..SWAPS_MAX {
             let draft = match (machine::finish(seen.as_ref(), handle.token, outcome), seen.as_ref()) {
@@ -409,10 +410,10 @@ impl Engine {
             failpoint!("finish.after");
             match swapped {
                 Swapped::Applied(now) => {
-                    // Most answers are never asked for again. Whoever waits for this one is about to.
-                    let has_passengers =
-                        pilot.map_or_else(|| self.flights.has_passengers(&handle.id), Pilot::has_passengers);
-                    if has_passengers {
+                    // Most answers are never asked for again. Followers are about to ask for this one.
+                    let has_followers =
+                        leader.map_or_else(|| self.inflight.has_followers(&handle.id), Leader::has_followers);
+                    if has_followers {
                         self.cache.keep(handle.id, &now, asked_at);
                     }
                     return Ok(match outcome {
@@ -436,6 +437,7 @@ impl Engine {
         self.guarded(Operation::Load, store_timeout, self.store.load(*id)).await
     }
 
+    /// Writes `next` where the record is still at the revision that is expected.
     pub(crate) async fn swap(
         &self,
         id: &Id,
@@ -443,10 +445,15 @@ impl Engine {
         next: Box<Draft>,
         store_timeout: Duration,
     ) -> Result<Swapped, Error> {
-        let change = Change { expected, revision: Revision(rand::random()), next, messages: Vec::new() };
+        let revision = Revision(rand::random());
+        let change = Change::new(expected, revision, next);
         let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(*id, change)).await;
         self.trouble.heard(swapped.as_ref().err().filter(|error| error.kind() != ErrorKind::Busy));
-        let swapped = swapped?;
+        let swapped = match swapped? {
+            // Sent twice, by a client library that lost the first answer. The revision is random: it is our own write.
+            Swapped::Lost(Some(seen)) if seen.revision == revision => Swapped::Applied(seen),
+            swapped @ (Swapped::Applied(_) | Swapped::Lost(_)) => swapped,
+        };
         if matches!(&swapped, Swapped::Applied(seen) if machine::is_unknown(&seen.record)) {
             counts::unknown_opened();
         }
@@ -471,7 +478,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Unavailable, message).having_written_nothing());
         }
         let asked_at = Instant::now();
-        let answered = self.timers.within(store_timeout, || call).await.unwrap_or_else(|| {
+        let answered = timeout(store_timeout, call).await.unwrap_or_else(|_| {
             let message = format!("the store did not answer within {} ms", store_timeout.as_millis());
             Err(Error::new(ErrorKind::Unavailable, message))
         });
@@ -491,12 +498,13 @@ fn not_written(ending: &Ending<'_>, error: &Error) {
     tracing::warn!(record = %ending.handle.id, error = %chain(error), "the outcome is not written yet");
 }
 
-/// A completed record answers without the store: it does not change while it is kept.
-fn answered_from(record: &Arc<Record>, request: &Request<'_>) -> Begun {
-    if request.fingerprint.matches(&record.fingerprint) {
-        return Begun::Replay(record.clone());
+/// What a copy of a record answers without the store; none where the store must be asked.
+fn answer_from_copy(copy: Seen, request: &Request<'_>) -> Option<Begun> {
+    match machine::answer_from_copy(&copy, request) {
+        FromCopy::Replay => Some(Begun::Replay(copy.record)),
+        FromCopy::Refuse(refusal) => Some(Begun::Refuse(refusal, Some(copy.revision))),
+        FromCopy::AskStore => None,
     }
-    Begun::Refuse(Refusal::KeyReused { other_endpoint: request.route != record.route.as_ref() }, None)
 }
 
 /// What a client is told while the store does not answer.

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use onlyonce_store::{Epoch, Error};
+use onlyonce_store::{Epoch, EpochSeen, Error};
 use tokio::time::{Instant, sleep};
 
 use crate::counts::Operation;
@@ -41,7 +41,7 @@ const SEEN_AFTER: Duration = Duration::from_millis(2_500);
 #[derive(Debug)]
 pub(crate) struct Trust {
     began: Instant,
-    known: Mutex<Option<Epoch>>,
+    known: Mutex<Option<Known>>,
     /// When the next look is due.
     look_at: AtomicU64,
     /// Until when copies may be used.
@@ -50,6 +50,13 @@ pub(crate) struct Trust {
     since: AtomicU64,
     /// When this node last heard that the epoch was raised.
     raised_at: AtomicU64,
+}
+
+/// The epoch that was last seen, and of which store: another one behind the same address is as good as a new epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    epoch: Epoch,
+    store: [u8; 16],
 }
 
 impl Trust {
@@ -87,18 +94,20 @@ impl Trust {
     }
 
     /// The store has answered what epoch it is. Says whether that was not known.
-    fn saw(&self, epoch: Epoch, asked_at: Instant, answered_at: Instant) -> bool {
+    fn saw(&self, seen: EpochSeen, asked_at: Instant, answered_at: Instant) -> bool {
+        let EpochSeen { epoch, store, now: _ } = seen;
+        let seen = Known { epoch, store };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // Answers may overtake each other; it only rises.
-        if known.is_some_and(|known| epoch < known) {
+        if known.is_some_and(|known| store == known.store && epoch < known.epoch) {
             return false;
         }
-        let is_new = *known != Some(epoch);
+        let is_new = *known != Some(seen);
         if is_new {
             // It was raised before it was answered: what was asked later shows what was written before it.
             let answered_at = self.moment(answered_at);
             self.since.store(answered_at, Ordering::Release);
-            if known.replace(epoch).is_some() {
+            if known.replace(seen).is_some() {
                 self.raised_at.store(answered_at, Ordering::Release);
             }
         }
@@ -157,8 +166,8 @@ impl Engine {
 
     async fn see_epoch(&self) -> Result<(), Error> {
         let asked_at = Instant::now();
-        let epoch = self.guarded(Operation::Epoch, LOOK_EVERY, self.store().epoch()).await?;
-        if self.trust.saw(epoch, asked_at, Instant::now()) {
+        let seen = self.guarded(Operation::Epoch, LOOK_EVERY, self.store().epoch()).await?;
+        if self.trust.saw(seen, asked_at, Instant::now()) {
             self.cache.clear();
         }
         Ok(())
@@ -180,6 +189,14 @@ impl Engine {
 mod tests {
     use super::*;
 
+    fn epoch(number: u64) -> EpochSeen {
+        EpochSeen {
+            epoch: Epoch(number),
+            now: onlyonce_core::time::Timestamp::from_micros(0),
+            store: [1; 16],
+        }
+    }
+
     fn after(trust: &Trust, millis: u64) -> Instant {
         trust.began + Duration::from_millis(millis)
     }
@@ -189,7 +206,7 @@ mod tests {
     async fn what_was_asked_for_before_a_new_epoch_was_known_is_not_used_whenever_it_comes() {
         let trust = Trust::none();
         assert!(!trust.holds(after(&trust, 5), after(&trust, 5)), "nothing is known yet");
-        assert!(trust.saw(Epoch(1), after(&trust, 10), after(&trust, 20)));
+        assert!(trust.saw(epoch(1), after(&trust, 10), after(&trust, 20)));
         assert!(
             !trust.holds(after(&trust, 19), after(&trust, 30)),
             "asked before the first look was answered"
@@ -199,7 +216,7 @@ mod tests {
             !trust.was_raised_since(after(&trust, 0)),
             "the first that is seen was not raised, for all we know"
         );
-        assert!(trust.saw(Epoch(2), after(&trust, 100), after(&trust, 200)));
+        assert!(trust.saw(epoch(2), after(&trust, 100), after(&trust, 200)));
         assert!(
             !trust.holds(after(&trust, 150), after(&trust, 300)),
             "on its way while the epoch was raised"
@@ -212,16 +229,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_look_is_good_for_two_seconds_from_when_it_was_asked() {
         let trust = Trust::none();
-        trust.saw(Epoch(1), after(&trust, 0), after(&trust, 900));
+        trust.saw(epoch(1), after(&trust, 0), after(&trust, 900));
         let copy = after(&trust, 900);
         assert!(trust.holds(copy, after(&trust, 1_999)));
         assert!(!trust.holds(copy, after(&trust, 2_000)));
-        assert!(!trust.saw(Epoch(1), after(&trust, 1_000), after(&trust, 2_100)), "nothing new");
+        assert!(!trust.saw(epoch(1), after(&trust, 1_000), after(&trust, 2_100)), "nothing new");
         assert!(trust.holds(copy, after(&trust, 2_999)));
         // An answer that was overtaken brings nothing: it may be older than what is known.
-        trust.saw(Epoch(2), after(&trust, 2_500), after(&trust, 2_600));
-        assert!(!trust.saw(Epoch(1), after(&trust, 2_550), after(&trust, 9_000)));
+        trust.saw(epoch(2), after(&trust, 2_500), after(&trust, 2_600));
+        assert!(!trust.saw(epoch(1), after(&trust, 2_550), after(&trust, 9_000)));
         assert!(!trust.holds(after(&trust, 2_600), after(&trust, 4_500)));
+    }
+
+    /// X04: a lower epoch of another store is no answer that was overtaken.
+    #[tokio::test(start_paused = true)]
+    async fn another_store_behind_the_address_is_a_new_epoch() {
+        let trust = Trust::none();
+        trust.saw(epoch(7), after(&trust, 0), after(&trust, 10));
+        let other = EpochSeen { store: [2; 16], ..epoch(3) };
+        assert!(trust.saw(other, after(&trust, 100), after(&trust, 110)));
+        assert!(!trust.holds(after(&trust, 50), after(&trust, 120)), "a copy of the other store");
+        assert!(trust.holds(after(&trust, 110), after(&trust, 120)));
     }
 
     #[tokio::test(start_paused = true)]

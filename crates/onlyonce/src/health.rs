@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use onlyonce_core::record::{Id, StateName};
-use onlyonce_store::{Error, Query};
+use onlyonce_core::machine;
+use onlyonce_core::record::{Id, Seen, StateName};
+use onlyonce_store::{Count, Error, Level, Query};
 use tokio::time::{Instant, timeout};
 
 use crate::engine::{Engine, chain};
@@ -28,6 +29,15 @@ pub enum Health {
         /// How long was waited.
         waited: Duration,
     },
+    /// It answers, and a promise of its does not hold: see [`onlyonce_store::Finding`].
+    Unfit {
+        /// The name of what is wrong.
+        code: &'static str,
+        /// What is wrong, for operators: it may name hosts and files.
+        says: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// It answers that it cannot.
     Failed {
         /// What it said, for operators: it may name hosts and files.
@@ -40,7 +50,7 @@ impl Health {
     pub fn is_ready(&self) -> bool {
         match self {
             Self::Well { .. } | Self::Slow { .. } => true,
-            Self::Stalled { .. } | Self::Failed { .. } => false,
+            Self::Stalled { .. } | Self::Unfit { .. } | Self::Failed { .. } => false,
         }
     }
 }
@@ -84,8 +94,8 @@ impl Trouble {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Census {
     /// How many records there are in each state.
-    pub records: Vec<(StateName, u64)>,
-    /// How long ago the attempt began whose outcome has been unknown the longest, where there is one.
+    pub records: Vec<(StateName, Count)>,
+    /// For how long the outcome has been unknown that has been so the longest, where there is one.
     pub oldest_unknown: Option<Duration>,
 }
 
@@ -100,6 +110,14 @@ impl Engine {
             Ok(Ok(_)) => {}
         }
         let took = asked_at.elapsed();
+        let findings = match timeout(patience, self.store().examine()).await {
+            Err(_) => return Health::Stalled { waited: patience },
+            Ok(Err(error)) => return Health::Failed { error: chain(&error) },
+            Ok(Ok(findings)) => findings,
+        };
+        if let Some(wrong) = findings.into_iter().find(|finding| finding.level == Level::Error) {
+            return Health::Unfit { code: wrong.code, says: wrong.says, remedy: wrong.remedy };
+        }
         if let Some(error) = self.trouble.recent() {
             return Health::Failed { error };
         }
@@ -109,23 +127,9 @@ impl Engine {
     /// Counts what is in the store.
     pub async fn census(&self) -> Result<Census, Error> {
         let records = self.store().count().await?;
-        let mut query = Query {
-            state: Some(StateName::Unknown),
-            scope: None,
-            only_due: false,
-            after: None,
-            limit: BATCH,
-        };
-        let mut oldest_unknown = None;
-        loop {
-            let page = self.store().scan(query.clone()).await?;
-            let ages = page.records.iter().map(|(_, seen)| seen.now.since(seen.record.began_at));
-            oldest_unknown = oldest_unknown.max(ages.max());
-            let Some(next) = page.next else { return Ok(Census { records, oldest_unknown }) };
-            query.after = Some(next);
-        }
+        let oldest = self.store().scan(Query::unknown_since(1)).await?;
+        let age = |seen: &Seen| machine::unknown_since(&seen.record).map(|since| seen.now.since(since));
+        let oldest_unknown = oldest.records.first().and_then(|(_, seen)| age(seen));
+        Ok(Census { records, oldest_unknown })
     }
 }
-
-/// How many unknown records are looked at in one go.
-const BATCH: usize = 200;

@@ -1,4 +1,4 @@
-//! The way of a keyed request.
+//! A keyed request, from its body to its answer.
 //!
 //! ```text
 //!  body, bounded
@@ -47,8 +47,8 @@ use crate::status::Question;
 use crate::wait::Waited;
 use crate::{answer, headers, problem, status};
 
-/// A request that is ours: it has a key and a caller. One allocation, shared by whoever answers it, by whoever would carry
-/// it on, and by the attempt that its handler is given.
+/// A request that is ours: it has a key and a caller. One allocation, shared by the future that answers it, by the task that
+/// carries it on when its client hangs up, and by the attempt that its handler is given.
 pub(crate) struct Keyed {
     pub(crate) settings: Arc<Settings>,
     pub(crate) hold: Hold,
@@ -61,7 +61,7 @@ pub(crate) struct Keyed {
     pub(crate) said: Mutex<Said>,
 }
 
-/// The request itself, and who would run it. Boxed: it is several hundred bytes, and goes from hand to hand.
+/// The request itself, and the service that would run it. Boxed: it is several hundred bytes, and is moved often.
 pub(crate) struct Call<S> {
     pub(crate) inner: S,
     pub(crate) parts: Parts,
@@ -93,9 +93,9 @@ enum Way {
 
 /// Answers a keyed request.
 ///
-/// What is seldom used or large is boxed apart (the beginning, the wait, the run): of ten thousand duplicates that wait,
-/// none holds the room for the others, and each box is small enough for an allocator's fastest path.
-#[expect(clippy::manual_async_fn, reason = "an async fn has room for each of its arguments twice")]
+/// Futures that are large or seldom needed are boxed on their own (begin, wait, run): of ten thousand duplicates that wait,
+/// none reserves space for the other two, and each box is small enough for an allocator's fast path.
+#[expect(clippy::manual_async_fn, reason = "an async fn stores each of its arguments twice")]
 pub(crate) fn answer<S, B, R>(
     keyed: Arc<Keyed>,
     mut call: Box<Call<S>>,
@@ -202,8 +202,8 @@ impl Keyed {
         self.policy().fingerprint.candidates(subject)
     }
 
-    /// Asks whether it may run. What it says is digested anew for each time it is asked: once, but for those who wait, and
-    /// they hold none of it meanwhile.
+    /// Asks whether it may run. The fingerprint is computed anew each time: most requests ask once, and those that wait hold
+    /// no digest meanwhile.
     async fn begin(&self, parts: &Parts, body: &Bytes, asked_at: Instant) -> Result<Begun, Error> {
         let request = machine::Request {
             scope: &self.scope,
@@ -250,7 +250,7 @@ impl Keyed {
     }
 
     /// Runs the handler under a lease and writes down what became of it.
-    #[expect(clippy::manual_async_fn, reason = "an async fn has room for each of its arguments twice")]
+    #[expect(clippy::manual_async_fn, reason = "an async fn stores each of its arguments twice")]
     fn run<S, B, R>(
         self: &Arc<Self>,
         lease: Box<Lease>,

@@ -8,7 +8,7 @@ use onlyonce_core::record::{Effects, Handle, Id, Seen};
 use tokio::time::{Instant, sleep_until};
 
 use crate::engine::{Ending, Engine, chain};
-use crate::flight::Pilot;
+use crate::inflight::Leader;
 
 /// An attempt's hold on its record, from the reservation to the outcome.
 ///
@@ -32,8 +32,8 @@ pub(crate) struct Lease {
     pub(crate) deadline: Instant,
     /// What the store last showed, and when this node asked.
     held: Mutex<(Seen, Instant)>,
-    /// Lands the flight when the lease is given up. None where another request of this key is in the air here.
-    pilot: Option<Pilot>,
+    /// Dropped with the lease, which ends what its followers wait for. None where another request leads this key here.
+    leader: Option<Leader>,
 }
 
 /// Renewals start after this part of a lease.
@@ -43,13 +43,13 @@ const AGAIN_AFTER: u32 = 10;
 
 impl Lease {
     /// The hold on a record that was just reserved; `asked_at` is when this node asked for what it decided on.
-    pub(crate) fn new(id: Id, seen: Seen, asked_at: Instant, pilot: Option<Pilot>) -> Self {
-        if let Some(pilot) = &pilot {
-            pilot.runs(seen.clone(), asked_at);
+    pub(crate) fn new(id: Id, seen: Seen, asked_at: Instant, leader: Option<Leader>) -> Self {
+        if let Some(leader) = &leader {
+            leader.runs(seen.clone(), asked_at);
         }
         let deadline = asked_at + seen.record.terms.deadline;
         let handle = Handle { id, token: seen.record.token };
-        Self { handle, deadline, held: Mutex::new((seen, asked_at)), pilot }
+        Self { handle, deadline, held: Mutex::new((seen, asked_at)), leader }
     }
 
     /// What the store last showed.
@@ -69,7 +69,7 @@ impl Lease {
 
     /// How the attempt ended.
     pub(crate) fn ending<'a>(&'a self, outcome: &'a Outcome, store_timeout: Duration) -> Ending<'a> {
-        Ending { handle: &self.handle, outcome, pilot: self.pilot.as_ref(), store_timeout }
+        Ending { handle: &self.handle, outcome, leader: self.leader.as_ref(), store_timeout }
     }
 
     /// Whether so much of the lease is used now that nothing may be sent under it any more.
@@ -87,8 +87,8 @@ impl Lease {
         let asked_at = Instant::now();
         let renewed = engine.renew(&self.handle, self.seen(), store_timeout).await?;
         let Some(seen) = renewed else { return Ok(false) };
-        if let Some(pilot) = &self.pilot {
-            pilot.runs(seen.clone(), asked_at);
+        if let Some(leader) = &self.leader {
+            leader.runs(seen.clone(), asked_at);
         }
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (seen, asked_at);
         Ok(true)

@@ -7,6 +7,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, LINK, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use onlyonce_core::dialect::Dialect;
 use onlyonce_core::key::Key;
+use onlyonce_core::percent;
 use onlyonce_core::refusal::{Code, Refusal};
 
 /// Says that this answer will not be replayed.
@@ -46,11 +47,10 @@ pub(crate) fn seconds(span: Duration) -> HeaderValue {
 pub(crate) fn status_path(key: &Key) -> String {
     let mut path = String::from(crate::status::PREFIX);
     for byte in key.as_str().bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                path.push(char::from(byte));
-            }
-            other => path.push_str(&format!("%{other:02X}")),
+        if percent::is_unreserved(byte) {
+            path.push(char::from(byte));
+        } else {
+            path.push_str(&format!("%{byte:02X}"));
         }
     }
     path

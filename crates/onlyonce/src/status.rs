@@ -20,6 +20,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderValue, Method, Response, StatusCode, Uri};
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::{self, Standing};
+use onlyonce_core::percent::{self, Piece};
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{Record, Seen};
 use onlyonce_core::refusal::Refusal;
@@ -51,7 +52,7 @@ pub(crate) fn question(method: &Method, path: &str) -> Option<Question> {
         Some((key, "response")) => (key, true),
         Some(_) => return None,
     };
-    (!key.is_empty()).then(|| Question { key: Key::stored(&decoded(key)), wants_response })
+    (!key.is_empty()).then(|| Question { key: Key::stored(&decoded(key, |byte| byte)), wants_response })
 }
 
 /// The route that a question about a key names, `?route=POST%20/orders`: empty where it names none, and none where the
@@ -60,26 +61,24 @@ pub fn asked_route(method: &Method, uri: &Uri) -> Option<String> {
     question(method, uri.path())?;
     let mut pairs = uri.query().unwrap_or_default().split('&');
     let asked = pairs.find_map(|pair| pair.strip_prefix("route="));
-    Some(asked.map(|route| decoded(&route.replace('+', " "))).unwrap_or_default())
+    Some(asked.map(|route| decoded(route, space_for_plus)).unwrap_or_default())
 }
 
-/// Percent-encoded text; what is no UTF-8 inside matches nothing.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        match (first, tail) {
-            (b'%', [high, low, after @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                let digit = |byte: &u8| char::from(*byte).to_digit(16).unwrap_or(0);
-                bytes.push(u8::try_from(digit(high) * 16 + digit(low)).unwrap_or(0));
-                rest = after;
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
+/// In a query, a plus stands for a space.
+fn space_for_plus(byte: u8) -> u8 {
+    if byte == b'+' { b' ' } else { byte }
+}
+
+/// The text that was percent-encoded, with each plain byte as `plain` reads it. A `%` that begins no escape stands for
+/// itself, and what is no UTF-8 matches nothing.
+fn decoded(text: &str, plain: fn(u8) -> u8) -> String {
+    let bytes: Vec<u8> = percent::pieces(text.as_bytes())
+        .map(|piece| match piece {
+            Piece::Plain(byte) => plain(byte),
+            Piece::Escaped(byte) => byte,
+            Piece::Malformed => b'%',
+        })
+        .collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

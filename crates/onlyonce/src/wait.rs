@@ -1,6 +1,6 @@
 //! Duplicates that wait for the answer.
 //!
-//! A duplicate of what runs on this node is woken when it lands. For what runs on another node, or is unknown and
+//! A duplicate of what runs on this node is woken when that has ended. For what runs on another node, or is unknown and
 //! waits for a verdict, one task a key looks at the store, however many wait for it. Waiting holds no thread and no
 //! connection, and no more than `WAITERS_MAX` wait at once. Looks go together in one round trip (an engine with a
 //! server sees to that), and all of a node's looks stay below `LOOKS_PER_SECOND`: where very many keys are waited for,
@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use onlyonce_core::record::{Id, Revision};
+use onlyonce_store::hash::ById;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::cache::ById;
 use crate::engine::Engine;
 
 /// So many duplicates may wait at once on one node; more are refused as if they had not asked to.
@@ -36,7 +36,7 @@ pub(crate) struct Watches {
 
 #[derive(Debug)]
 struct Watch {
-    /// The revision that is looked away from.
+    /// The revision that whoever waits was refused on.
     revision: Option<Revision>,
     changed: Notify,
 }
@@ -59,9 +59,9 @@ impl Engine {
         until: Instant,
     ) -> Waited {
         let Some(_waiter) = Waiter::new(&self.watches) else { return Waited::Over };
-        let waited = match self.flight(id) {
-            Some(flight) => timeout_at(until, flight.landed()).await,
-            // Apart, so that those who wait for what runs here do not hold the room for it.
+        let waited = match self.in_progress(id) {
+            Some(in_progress) => timeout_at(until, in_progress.ended()).await,
+            // Boxed, so that those who wait for what runs here do not reserve space for it.
             None => Box::pin(timeout_at(until, self.watch(*id, refused_on))).await,
         };
         match waited {

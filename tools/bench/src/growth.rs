@@ -17,16 +17,15 @@ use serde_json::Value;
 use self::results::{Cost, Kill, OneCaller, Results, Written};
 use crate::figures::Sample;
 use crate::folder::Folder;
-use crate::lines::Pair;
+use crate::lines::{Pair, tell};
 use crate::load::{self, Callers, Work};
+use crate::reaping::{self, Load, Reaping};
 use crate::server::Server;
 use crate::subjects::{HAND_SQLITE, LAYER, LAYER_SQLITE, PLAIN, Subject};
 use crate::tools::{Tools, output_within};
 
 /// What a large store is compared with.
 pub(crate) const RECORDS_FEW: u64 = 10_000;
-/// What the reaper has to delete.
-const EXPIRED: u64 = 1_000_000;
 const DAY_SECONDS: u64 = 86_400;
 /// A slower disk than this is not measured.
 const FILLED_PER_SECOND_MIN: u64 = 1_000;
@@ -36,7 +35,6 @@ const KILL_LOAD: Duration = Duration::from_secs(4);
 /// Bare durable writes. On a slow disk they take some seconds.
 const WRITES: usize = 500;
 const WRITE_BYTES: usize = 4096;
-const NO_WORKERS: &str = "--without-workers";
 /// What has the layer on SQLite.
 const PACKAGE: &str = "bench-layer";
 
@@ -62,9 +60,8 @@ pub(crate) fn measure(tools: &Tools, extent: Extent) -> Result<Results> {
     let sizes = growth.sizes(&large).context("few records and many")?;
     let kills = growth.kills(&large).context("ready after a kill")?;
     drop(large);
-    let expired = EXPIRED.min(extent.records);
-    let (reaping, reaped) = growth.reaping(expired).context("reaping under load")?;
-    Ok(Results { extent, cost, one_caller, sizes, kills, expired, reaping, reaped })
+    let reaping = growth.reaping().context("reaping under load")?;
+    Ok(Results { extent, cost, one_caller, sizes, kills, reaping })
 }
 
 struct Growth<'a> {
@@ -137,8 +134,8 @@ impl Growth<'_> {
             let few = self.filled(RECORDS_FEW, DAY_SECONDS)?;
             let run = format!("sizes-{round}");
             let pair = Pair {
-                without: self.sample(&few.store(), &run, &[])?,
-                with: self.sample(&large.store(), &run, &[])?,
+                without: self.sample(&few.store(), self.work("unique", &run, Callers::Many), &[])?,
+                with: self.sample(&large.store(), self.work("unique", &run, Callers::Many), &[])?,
             };
             tell(round, ["few records", "many records"], &pair);
             pairs.push(pair);
@@ -158,40 +155,29 @@ impl Growth<'_> {
             let wal = large.store().with_extension("db-wal");
             let wal_bytes = std::fs::metadata(wal).map_or(0, |metadata| metadata.len());
             let server = Server::open(self.tools, PACKAGE, &large.store(), &[])?;
-            let lapsed = number(&server.figures()?, "lapsed")?;
+            let abandoned = number(&server.figures()?, "abandoned")?;
             let ready_ms = server.ready_after.as_secs_f64() * 1e3;
             server.stop()?;
             let plain_ready_ms = Server::start(self.tools, named(PLAIN))?.ready_after.as_secs_f64() * 1e3;
-            let kill = Kill { ready_ms, plain_ready_ms, wal_bytes, lapsed };
+            let kill = Kill { ready_ms, plain_ready_ms, wal_bytes, abandoned };
             eprintln!("round {round} kill: {kill:?}");
             kills.push(kill);
         }
         Ok(kills)
     }
 
-    /// The load without and with the reaper, while there is something to reap, and how many it deleted. A round in
-    /// which the reaper came to its end says nothing and is left out.
-    fn reaping(&self, expired: u64) -> Result<(Vec<Pair>, u64)> {
-        let folder = self.filled(expired, 0)?;
-        let (mut pairs, mut left) = (Vec::new(), expired);
-        for round in 1..=self.extent.rounds {
-            let without = self.sample(&folder.store(), &format!("without-{round}"), &[NO_WORKERS])?;
-            let with = self.sample(&folder.store(), &format!("with-{round}"), &[])?;
-            let pair = Pair { without, with };
-            tell(round, ["without reaper", "with reaper"], &pair);
-            left = number(&self.count(&folder.store())?, "expired")?;
-            if left == 0 {
-                eprintln!("round {round} is left out: the reaper was done before the load was");
-                break;
-            }
-            pairs.push(pair);
-        }
-        Ok((pairs, expired - left))
+    fn reaping(&self) -> Result<Reaping> {
+        let folder = self.filled(reaping::expired(self.extent.records), 0)?;
+        let load = |Load { run, flags, time }: Load<'_>| {
+            let work = Work { time, ..self.work("unique", run, Callers::Many) };
+            self.sample(&folder.store(), work, flags)
+        };
+        reaping::measure(self.extent, load, || number(&self.count(&folder.store())?, "expired"))
     }
 
-    fn sample(&self, path: &Path, run: &str, flags: &[&str]) -> Result<Sample> {
+    fn sample(&self, path: &Path, work: Work<'_>, flags: &[&str]) -> Result<Sample> {
         let server = Server::open(self.tools, PACKAGE, path, flags)?;
-        let sample = load::wrk(&server, named(LAYER_SQLITE), self.work("unique", run, Callers::Many))?;
+        let sample = load::wrk(&server, named(LAYER_SQLITE), work)?;
         server.stop()?;
         Ok(sample)
     }
@@ -204,17 +190,14 @@ impl Growth<'_> {
 
 /// What one load made the server write.
 fn written(server: &Server, work: Work<'_>) -> Result<Written> {
-    let transactions = |figures: &Value| number(figures, "transactions");
-    let commits =
-        |figures: &Value| Ok::<_, anyhow::Error>(number(figures, "commits")? + transactions(figures)?);
     let (before, bytes_before) = (server.figures()?, server.written_bytes()?);
     let sample = load::wrk_once(server, named(LAYER_SQLITE), work)?;
     let (after, bytes_after) = (server.figures()?, server.written_bytes()?);
+    let counted = |name| Ok::<_, anyhow::Error>(number(&after, name)? - number(&before, name)?);
     Ok(Written {
         requests: sample.requests,
-        commits: commits(&after)? - commits(&before)?,
-        transactions: transactions(&after)? - transactions(&before)?,
-        carried_over: number(&after, "carried_over")? - number(&before, "carried_over")?,
+        commits: counted("commits")?,
+        checkpoints: counted("checkpoints")?,
         bytes: bytes_after - bytes_before,
     })
 }
@@ -246,10 +229,4 @@ fn named(name: &str) -> &'static Subject {
 
 fn number(value: &Value, name: &str) -> Result<u64> {
     value[name].as_u64().with_context(|| format!("no {name} in {value}"))
-}
-
-fn tell(round: u32, names: [&str; 2], pair: &Pair) {
-    for (name, sample) in names.into_iter().zip([pair.without, pair.with]) {
-        eprintln!("round {round} {name:<16} {:>7.0} RPS  p99 {:>6.2} ms", sample.rps, sample.p99_ms);
-    }
 }

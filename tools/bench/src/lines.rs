@@ -7,12 +7,10 @@ use serde_json::{Value, json};
 use crate::figures::{Sample, Spread, Standing, spread};
 use crate::growth::RECORDS_FEW;
 
-/// What the promises are about; on less they cannot be shown to be kept, only to be broken.
+/// What the promise is about; on less it cannot be shown to be kept, only to be broken.
 const RECORDS_PROMISED: u64 = 10_000_000;
-const EXPIRED_PROMISED: u64 = 1_000_000;
 const RPS_TO_FEW: Bound = Bound::AtLeast { floor: 0.5, goal: 0.9 };
 const P99_TO_FEW: Bound = Bound::AtMost { floor: 1.5, goal: 1.5 };
-const P99_REAPING: Bound = Bound::AtMost { floor: 2.0, goal: 1.5 };
 
 /// The same load twice, in one round.
 #[derive(Clone, Copy)]
@@ -115,26 +113,6 @@ pub(crate) fn of_sizes(records: u64, sizes: &[Pair]) -> Vec<Line> {
     rps.into_iter().chain(p99).collect()
 }
 
-/// The load with the reaper to without.
-pub(crate) fn of_reaping(expired: u64, reaped: u64, reaping: &[Pair]) -> Line {
-    let what = format!("p99 ms while {} expired records are reaped, to without", grouped(expired));
-    let target = "2.0 → ≤ 1.5".to_owned();
-    let reaped = format!("{} reaped meanwhile", grouped(reaped));
-    let Some(ratio) = ratios(reaping, |sample| sample.p99_ms) else {
-        let measured = format!("not measured: {reaped}, too soon to see it; use more records or less time");
-        return Line { what, measured, target, standing: Standing::Shown };
-    };
-    let middle = |of| medians(reaping, of).unwrap_or_default();
-    let [p99_without, p99_with] = middle(|sample| sample.p99_ms);
-    let [rps_without, rps_with] = middle(|sample| sample.rps);
-    let measured = format!(
-        "{} ({p99_with:.2} to {p99_without:.2}; {rps_with:.0} RPS to {rps_without:.0}; {reaped})",
-        spread_words(ratio, 2)
-    );
-    let standing = judge(P99_REAPING, ratio.median, expired >= EXPIRED_PROMISED);
-    Line { what, measured, target, standing }
-}
-
 pub(crate) fn judge(bound: Bound, figure: f64, is_as_promised: bool) -> Standing {
     if is_as_promised { bound.standing(figure) } else { bound.standing_on_less(figure) }
 }
@@ -149,6 +127,16 @@ pub(crate) fn medians(pairs: &[Pair], of: fn(&Sample) -> f64) -> Option<[f64; 2]
     let without = spread(pairs.iter().map(|pair| of(&pair.without)))?;
     let with = spread(pairs.iter().map(|pair| of(&pair.with)))?;
     Some([without.median, with.median])
+}
+
+/// What a round measured, for the terminal.
+pub(crate) fn tell(round: u32, names: [&str; 2], pair: &Pair) {
+    for (name, sample) in names.into_iter().zip([pair.without, pair.with]) {
+        eprintln!(
+            "round {round} {name:<19} {:>7.0} RPS  p50 {:>6.2} ms  p99 {:>6.2} ms  {:>5.1} µs CPU",
+            sample.rps, sample.p50_ms, sample.p99_ms, sample.cpu_us
+        );
+    }
 }
 
 pub(crate) fn spread_words(spread: Spread, digits: usize) -> String {

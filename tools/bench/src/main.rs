@@ -11,6 +11,7 @@ mod load;
 mod memory;
 mod page;
 mod postgres;
+mod reaping;
 mod server;
 mod subjects;
 mod tools;

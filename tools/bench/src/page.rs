@@ -146,9 +146,9 @@ mod tests {
     #[test]
     fn what_falls_short_says_so() {
         let figures = figures([50.0; 3], 10.0);
-        assert!(table(&figures).contains("0.60 → 0.75"), "{}", table(&figures));
+        assert!(table(&figures).contains("0.55 → 0.75"), "{}", table(&figures));
         assert!(table(&figures).contains("FALLS SHORT"));
-        assert!(section(&figures).contains("| 0.50 (0.50–0.50) | 0.60 → 0.75 |"), "{}", section(&figures));
+        assert!(section(&figures).contains("| 0.50 (0.50–0.50) | 0.55 → 0.75 |"), "{}", section(&figures));
     }
 
     #[test]

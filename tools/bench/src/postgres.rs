@@ -16,27 +16,25 @@ use self::results::{Aside, Cost, Results, Touched};
 use crate::database::{Counts, Database};
 use crate::figures::{Figures, Sample};
 use crate::growth::{Extent, RECORDS_FEW};
-use crate::lines::Pair;
+use crate::lines::{Pair, tell};
 use crate::load::{self, Callers, Work};
+use crate::reaping::{self, Load, Reaping};
 use crate::server::Server;
 use crate::subjects::{HAND_POSTGRES, LAYER_POSTGRES, POSTGRES, Subject};
 use crate::tools::{Tools, output_within};
 use crate::{STORM, write_json, write_page};
 
-/// What the reaper has to delete.
-const EXPIRED: u64 = 1_000_000;
 const DAY_SECONDS: u64 = 86_400;
 /// A slower server than this is not filled.
 const FILLED_PER_SECOND_MIN: u64 = 5_000;
 const GRACE: Duration = Duration::from_secs(60);
-/// So many records share a page of the primary key's index, about; a third of that many requests for each of them leaves
-/// few pages untouched.
+/// About a hundred records share a page of the primary key's index. After one request for every so many records, few of its
+/// pages are untouched.
 const RECORDS_PER_TOUCH: u64 = 40;
 const TOUCHES_MAX: u32 = 40;
 /// One caller is measured so many times as often as the rest: which cores the kernel puts the three processes on moves what
 /// it takes by a fifth from run to run.
 const ONE_CALLER_ROUNDS: u32 = 5;
-const NO_WORKERS: &str = "--without-workers";
 const LAYER_PACKAGE: &str = "bench-layer";
 
 /// Everything, written and printed.
@@ -64,8 +62,7 @@ fn measure(tools: &Tools, extent: Extent, figures: Figures) -> Result<Results> {
     let storm_across = bench.storm_across().context("a storm across two nodes")?;
     let (reader, aside) = bench.reader().context("somebody who reads for long")?;
     let (sizes, touched) = bench.sizes().context("few records and many")?;
-    let expired = EXPIRED.min(extent.records);
-    let (reaping, reaped) = bench.reaping(expired).context("reaping under load")?;
+    let reaping = bench.reaping().context("reaping under load")?;
     Ok(Results {
         extent,
         figures,
@@ -76,9 +73,7 @@ fn measure(tools: &Tools, extent: Extent, figures: Figures) -> Result<Results> {
         storm_across,
         sizes,
         touched,
-        expired,
         reaping,
-        reaped,
         reader,
         aside,
     })
@@ -195,8 +190,8 @@ impl Bench<'_> {
         Ok((pairs, touched))
     }
 
-    /// Requests until nearly every page has been touched since everything was carried over. The first change of a page
-    /// after that writes all of it: that is the price of a moment, and not of a size.
+    /// Requests until nearly every page has been changed since the checkpoint. The first change of a page after a checkpoint
+    /// writes the whole page to the WAL: that is what a checkpoint costs, and not what many records cost.
     fn touch(&self, name: &str) -> Result<Touched> {
         let subject = named(LAYER_POSTGRES);
         let server = self.open(subject, name, &[])?;
@@ -221,34 +216,18 @@ impl Bench<'_> {
         Ok(touched)
     }
 
-    /// The load without and with the reaper, while there is something to reap, and how many it deleted. A round in
-    /// which the reaper came to its end says nothing and is left out.
-    fn reaping(&self, expired: u64) -> Result<(Vec<Pair>, u64)> {
-        const LEFT: &str =
-            "SELECT count(*) FROM onlyonce_record WHERE state = 'completed' AND due_at <= clock_timestamp()";
-        let name = self.filled(expired, 0)?;
-        let (mut pairs, mut left) = (Vec::new(), as_float(expired));
-        for round in 1..=self.extent.rounds {
-            let [without, with] = ["without", "with"].map(|word| format!("{word}-{round}"));
-            let without = self.sample(&name, self.work("unique", &without, Callers::Many), &[NO_WORKERS])?;
-            let with = self.sample(&name, self.work("unique", &with, Callers::Many), &[])?;
-            let pair = Pair { without, with };
-            tell(round, ["without reaper", "with reaper"], &pair);
-            left = self.database.number(&name, LEFT)?;
-            if left < 1.0 {
-                eprintln!("round {round} is left out: the reaper was done before the load was");
-                break;
-            }
-            pairs.push(pair);
-        }
+    fn reaping(&self) -> Result<Reaping> {
+        const LEFT: &str = "
+            SELECT count(*) FROM onlyonce_record
+            WHERE state = 'completed' AND due_at <= (SELECT clock_timestamp())";
+        let name = self.filled(reaping::expired(self.extent.records), 0)?;
+        let load = |Load { run, flags, time }: Load<'_>| {
+            let work = Work { time, ..self.work("unique", run, Callers::Many) };
+            self.sample(&name, work, flags)
+        };
+        let reaping = reaping::measure(self.extent, load, || self.database.count(&name, LEFT))?;
         self.database.drop(&name);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a count, and no more than there were"
-        )]
-        let left = left as u64;
-        Ok((pairs, expired.saturating_sub(left)))
+        Ok(reaping)
     }
 
     /// The load without and with somebody who reads for long, and what the server could not clear away meanwhile.
@@ -328,13 +307,4 @@ fn named(name: &str) -> &'static Subject {
 #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
 fn as_float(number: u64) -> f64 {
     number as f64
-}
-
-fn tell(round: u32, names: [&str; 2], pair: &Pair) {
-    for (name, sample) in names.into_iter().zip([pair.without, pair.with]) {
-        eprintln!(
-            "round {round} {name:<19} {:>7.0} RPS  p50 {:>6.2} ms  p99 {:>6.2} ms  {:>5.1} µs CPU",
-            sample.rps, sample.p50_ms, sample.p99_ms, sample.cpu_us
-        );
-    }
 }

@@ -18,7 +18,7 @@ use crate::subjects::{PLAIN_PACKAGE, Place, Program, Subject};
 use crate::tools::Tools;
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
-/// How long a server may take to end: one with a file carries its WAL over first.
+/// How long a server may take to end: one with a file checkpoints its WAL first.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 
 pub(crate) struct Server {

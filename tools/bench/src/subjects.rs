@@ -94,7 +94,7 @@ pub(crate) static LAYER: Series = Series {
     ],
     workloads: &["unique", "replay", "mix"],
     targets: &[
-        target("layer, memory", "unique", [0.60, 0.75], Some(1.6)),
+        target("layer, memory", "unique", [0.55, 0.75], Some(1.6)),
         target("layer, memory", "replay", [0.85, 0.95], Some(1.2)),
     ],
     cpu_of: "the server's process",
@@ -113,10 +113,10 @@ pub(crate) static GATEWAY: Series = Series {
     workloads: &["unique", "replay", "mix", "unkeyed"],
     targets: &[
         target("gateway, memory", "unique", [0.70, 0.85], Some(1.3)),
-        target("gateway, memory", "replay", [1.4, 1.6], Some(0.6)),
+        target("gateway, memory", "replay", [1.4, 2.0], Some(0.4)),
         target("gateway, memory", "unkeyed", [0.95, 0.95], None),
-        target(GATEWAY_SQLITE, "unique", [0.45, 0.60], Some(1.8)),
-        target(GATEWAY_SQLITE, "replay", [1.4, 1.5], Some(0.65)),
+        target(GATEWAY_SQLITE, "unique", [0.40, 0.55], Some(1.8)),
+        target(GATEWAY_SQLITE, "replay", [1.4, 2.0], Some(0.4)),
         target(GATEWAY_SQLITE, "unkeyed", [0.95, 0.95], None),
     ],
     cpu_of: "the proxy and the handler behind it together",
@@ -132,8 +132,8 @@ pub(crate) static POSTGRES: Series = Series {
     ],
     workloads: &["unique", "replay", "mix"],
     targets: &[
-        target(LAYER_POSTGRES, "unique", [3.0, 4.0], Some(0.33)),
-        target(LAYER_POSTGRES, "replay", [2.0, 2.5], None),
+        target(LAYER_POSTGRES, "unique", [2.3, 3.0], Some(0.4)),
+        target(LAYER_POSTGRES, "replay", [2.0, 5.0], None),
     ],
     cpu_of: "the server and all processes of PostgreSQL together",
     chart: "performance-postgres.svg",

@@ -24,6 +24,7 @@ const STORE: &[&str] = &[
     "tokio",
     "tokio-postgres",
     "tokio-rustls",
+    "tracing",
 ];
 
 /// The layer speaks tower; axum is one of its users, behind a feature.

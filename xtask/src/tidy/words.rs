@@ -45,7 +45,7 @@ const fn identifier(
 
 const RIVALS: [Rival; 17] = [
     identifier(&["tenant"], "scope", &[]),
-    identifier(&["namespace"], "scope", &[]),
+    identifier(&["namespace"], "scope", &["pg_namespace"]),
     identifier(&["checksum"], "fingerprint", &["migration"]),
     rival(&["etag"], "revision", &["ETag", "ETAG", "\"etag\"", "header", "if-match", "If-Match"]),
     rival(&["ttl"], "retention", &["DNS", "DynamoDB", "dynamodb", "TTL-", "config/names.rs"]),
@@ -60,7 +60,7 @@ const RIVALS: [Rival; 17] = [
     rival(&["redelivery", "token"], "token", &[]),
     rival(&["ack"], "settle", &["TCP", "tcp"]),
     rival(&["idempotency", "token"], "key (of the client) or token (of an attempt)", &[]),
-    rival(&["lock", "timeout"], "lease, which lapses", &["SQL", "sql", "mariadb", "row"]),
+    rival(&["lock", "timeout"], "lease, which lapses", &["SQL", "sql", "mariadb", "row", "-c lock_timeout="]),
 ];
 
 pub(super) fn faults(files: &[File]) -> Vec<Fault> {

@@ -4,6 +4,7 @@
 //! and an empty piece between two `&` is kept, because there are servers that tell them apart.
 
 use super::{ABSENT, PRESENT};
+use crate::percent::{self, Piece};
 
 /// The fields of a form; none where a `%` is not followed by two hex digits, since servers differ in what that means.
 pub(super) fn canonical(body: &[u8]) -> Option<Vec<u8>> {
@@ -30,26 +31,16 @@ fn put_decoded(out: &mut Vec<u8>, encoded: &[u8]) -> Option<()> {
     let length_at = out.len();
     out.extend_from_slice(&[0; 8]);
     let start = out.len();
-    let mut bytes = encoded.iter();
-    while let Some(&byte) = bytes.next() {
-        out.push(match byte {
-            b'+' => b' ',
-            b'%' => hex(*bytes.next()?)? * 16 + hex(*bytes.next()?)?,
-            other => other,
+    for piece in percent::pieces(encoded) {
+        out.push(match piece {
+            Piece::Plain(b'+') => b' ',
+            Piece::Plain(byte) | Piece::Escaped(byte) => byte,
+            Piece::Malformed => return None,
         });
     }
     let length = super::length(&out[start..]);
     out[length_at..start].copy_from_slice(&length);
     Some(())
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -502,6 +502,42 @@ mod tests {
         }
     }
 
+    /// F01: a field of any length counts to its last byte. Around 192 bytes, the head no longer fits its buffer.
+    #[test]
+    fn long_fields_of_the_head_count_as_short_ones_do() {
+        let settings = Settings::default();
+        let long =
+            |length: usize, last: char| format!("/{}{last}", "x".repeat(length)).leak() as &'static str;
+        for length in (100..300).chain([5_000]) {
+            let (one, other) = (long(length, '1'), long(length, '2'));
+            let sent = request("{}");
+            let at = |path| Request { path, ..sent.clone() };
+            assert!(!agree(&settings, &at(one), &at(other)), "a path of {length} bytes");
+            let asking = |query| Request { query: Some(query), ..sent.clone() };
+            assert!(!agree(&settings, &asking(one), &asking(other)), "a query of {length} bytes");
+            let matching = |value| sent.clone().with(("if-match", value));
+            assert!(!agree(&settings, &matching(one), &matching(other)), "a header of {length} bytes");
+            // What stands before a long field counts beside it, and so does what comes after.
+            let both = |query, value| Request { query: Some(query), ..matching(value) };
+            assert!(!agree(&settings, &both(one, one), &both(other, one)), "{length} bytes");
+            assert!(!agree(&settings, &both(one, one), &both(one, other)), "{length} bytes");
+        }
+    }
+
+    /// F01: made by another program from the description, with a path and a header longer than the buffer of the head.
+    #[test]
+    fn version_1_of_a_long_head_is_what_it_was() {
+        let value = "v".repeat(500).leak() as &'static str;
+        let mut request = request("[1.0]").with(("if-match", value)).with(("if-match", "w"));
+        request.path = format!("/{}", "p".repeat(300)).leak();
+        let made = request.fingerprint(&Settings::default());
+        assert_eq!(hex(made.raw), "a6216d4cdfcc003518aca0f4bf5077ec44523bc90daf01180229ab70abd5fa64");
+        assert_eq!(
+            hex(made.canonical.unwrap()),
+            "09b634ae919231bad0ebb176b7eec5427c3232b23dd244ce5811a583540da763"
+        );
+    }
+
     /// F02
     #[test]
     fn json_agrees_however_it_is_spelled() {
@@ -625,6 +661,12 @@ mod tests {
             &matching("b").with(("if-match", "a"))
         ));
         assert!(!agree(&settings, &matching("a").with(("if-match", "b")), &matching("ab")));
+        assert!(!agree(&settings, &matching("a").with(("if-match", "b")), &matching("a")));
+        assert!(!agree(
+            &settings,
+            &matching("a").with(("if-match", "b")),
+            &matching("a").with(("if-match", "c"))
+        ));
         assert!(agree(&settings, &sent, &sent.clone().with(("traceparent", "00-1-1-00"))));
     }
 
@@ -656,6 +698,11 @@ mod tests {
     fn a_secret_can_be_rotated_without_invalidating_anything() {
         let (before, during, after) =
             (signing_with(&["old"]), signing_with(&["new", "old"]), signing_with(&["new"]));
+        let plain = |body| request(body).of_type("text/plain");
+        let signed_old = plain("a").fingerprint(&before);
+        assert!(plain("a").candidates(&during).matches(&signed_old), "bytes that have no other form");
+        assert!(!plain("b").candidates(&during).matches(&signed_old));
+        assert!(!plain("a").candidates(&after).matches(&signed_old));
         let (sent, respelled, other) = (request("[1]"), request("[1.0]"), request("[2]"));
         let signed_old = sent.fingerprint(&before);
         for retry in [&sent, &respelled] {

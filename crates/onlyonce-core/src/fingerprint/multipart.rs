@@ -203,6 +203,30 @@ mod tests {
         );
     }
 
+    /// F03: whatever bytes a part has, they do not run on into the next field or the next part.
+    #[test]
+    fn no_byte_moves_from_one_field_or_part_into_the_next() {
+        let part = |head: &str, content: &str| {
+            format!("--b\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n")
+        };
+        let of = |parts: &[String]| form(&format!("{}--b--", parts.concat()), "b").unwrap();
+        // A length is eight bytes, and the three optional fields of a part that has none of them are three more.
+        let length = |count: u8| format!("\0\0\0\0\0\0\0{}", char::from(count));
+        let absent = "\0\0\0";
+        let two = of(&[part("name=x", "1"), part("name=y", "2")]);
+        assert_ne!(two, of(&[part("name=x", &format!("1{}y{absent}2", length(1)))]), "two parts and one");
+        assert_ne!(two, of(&[part("name=x", &format!("1y{absent}2"))]), "two parts and one");
+        let named = format!("name=\"x{absent}{}\"", length(11));
+        let content = format!("{absent}{}", length(0));
+        assert_ne!(of(&[part("name=x", &content)]), of(&[part(&named, "")]), "a name and a content");
+        let file = |filename: &str, content_type: &str| {
+            let head = format!("name=x; filename=\"{filename}\"\r\nContent-Type: {content_type}");
+            of(&[part(&head, "")])
+        };
+        // The absent `filename*` and the mark of the content type that is there.
+        assert_ne!(file("a", "b\0\u{1}c"), file("a\0\u{1}b", "c"), "a file name and a content type");
+    }
+
     /// F05
     #[test]
     fn a_malformed_body_has_no_canonical_form() {

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::{
-    self, Admission, Backoff, Decision, Finish, Force, Renewal, Request, Ruled, Ruling, Standing,
+    self, Admission, Backoff, Decision, Finish, Force, FromCopy, Renewal, Request, Ruled, Ruling, Standing,
 };
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::{OnExpired, Policy};
@@ -665,8 +665,26 @@ fn not_run() -> Outcome {
 }
 
 fn decide(seen: Option<&Seen>, byte: u8, admission: Admission, policy: &Policy) -> String {
+    match asked(byte, admission, policy, |request| machine::decide(seen, request)) {
+        Decision::Begin(draft) => format!("begin {}", words(&draft)),
+        Decision::Settle(draft) => format!("settle {}", words(&draft)),
+        Decision::Replay => "replay".into(),
+        Decision::Refuse(refusal) => format!("refuse {}", refused(&refusal)),
+    }
+}
+
+fn answer_from_copy(copy: &Seen, byte: u8, policy: &Policy) -> String {
+    match asked(byte, Admission::Run, policy, |request| machine::answer_from_copy(copy, request)) {
+        FromCopy::Replay => "replay".into(),
+        FromCopy::Refuse(refusal) => format!("refuse {}", refused(&refusal)),
+        FromCopy::AskStore => "ask".into(),
+    }
+}
+
+/// Asks about a request with the fingerprint `byte`.
+fn asked<T>(byte: u8, admission: Admission, policy: &Policy, ask: impl FnOnce(&Request<'_>) -> T) -> T {
     let (scope, key) = (Scope::stored([7; 32], None), Key::stored("order-42"));
-    let request = Request {
+    ask(&Request {
         scope: &scope,
         key: &key,
         route: None,
@@ -674,13 +692,7 @@ fn decide(seen: Option<&Seen>, byte: u8, admission: Admission, policy: &Policy) 
         policy,
         token: FRESH,
         admission,
-    };
-    match machine::decide(seen, &request) {
-        Decision::Begin(draft) => format!("begin {}", words(&draft)),
-        Decision::Settle(draft) => format!("settle {}", words(&draft)),
-        Decision::Replay => "replay".into(),
-        Decision::Refuse(refusal) => format!("refuse {}", refused(&refusal)),
-    }
+    })
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the machine gives no other refusals")]
@@ -845,6 +857,126 @@ fn every_event_in_every_state_is_answered_as_the_table_says() {
 }
 
 /// U04: by the microsecond, and the same for everyone who asks: a request, the sweeper, a worker, and when it is due.
+/// F06: a client is told whether it has used its key on another endpoint.
+#[test]
+fn a_reused_key_is_told_from_one_of_another_endpoint() {
+    let (here, there): (Arc<str>, Arc<str>) = ("POST /orders".into(), "POST /refunds".into());
+    let on = |route: Option<&Arc<str>>| Record {
+        route: route.cloned(),
+        ..state("completed", Effects::Opaque).unwrap()
+    };
+    for (first, then, is_other) in [
+        (None, None, false),
+        (Some(&here), Some(&here), false),
+        (Some(&here), Some(&there), true),
+        (Some(&here), None, true),
+        (None, Some(&here), true),
+    ] {
+        let seen = seen(on(first), at(0));
+        let decision = asked(9, Admission::Run, &policy(Effects::Opaque), |request| {
+            machine::decide(Some(&seen), &Request { route: then, ..*request })
+        });
+        assert_eq!(
+            decision,
+            Decision::Refuse(Refusal::KeyReused { other_endpoint: is_other }),
+            "{first:?} {then:?}"
+        );
+    }
+}
+
+/// T01, C05: an answer is kept for as long as its handler says, else for the route's retention; so is a released key.
+#[test]
+fn a_finished_record_is_kept_for_as_long_as_its_attempt_says() {
+    let running = seen(state("running", Effects::Opaque).unwrap(), at(0));
+    let hour = Duration::from_secs(3_600);
+    for (keep_for, kept) in [(Some(hour), hour), (None, policy(Effects::Opaque).retention)] {
+        for outcome in [
+            Outcome::Completed { response: Some(answer(201)), keep_for },
+            Outcome::DidNotRun { retry_after: None, keep_for },
+        ] {
+            let Finish::Write(draft) = machine::finish(Some(&running), OWN, &outcome) else {
+                panic!("{outcome:?} is written");
+            };
+            let standing =
+                machine::standing(Some(&seen(draft.stamp(at(5)), at(5))), &policy(Effects::Opaque));
+            assert_eq!(standing, Standing::Ended(Some(at(5).plus(kept))), "{outcome:?}");
+        }
+    }
+}
+
+/// U01, U04: a phase that has committed has its call's result on record: nothing relies on downstream's memory any more.
+#[test]
+fn a_phase_that_commits_settles_the_doubt_about_its_call() {
+    let mut record = state("running", Effects::Keyed).unwrap();
+    record.relies_on_memory = true;
+    record.progress.calling = Some(Calling { phase: "charge".into(), effects: Effects::Keyed });
+    let draft = machine::commit_phase(&seen(record, at(0)), OWN, &"charge".into()).unwrap();
+    assert_eq!(words(&draft), "running 1, after charge");
+    assert!(!draft.relies_on_memory);
+    assert_eq!(draft.progress.calling, None);
+}
+
+/// U03, U04: an embedded store has one owner, so whoever opens it next knows that no attempt runs, whatever the leases say.
+#[test]
+fn an_attempt_whose_process_is_dead_is_lost_though_its_lease_lasts() {
+    for (effects, expected) in [
+        (Effects::Local, "retryable"),
+        (Effects::Keyed, "retryable, in doubt"),
+        (Effects::Queryable, "unknown (lapsed)"),
+        (Effects::Opaque, "unknown (lapsed)"),
+    ] {
+        for name in STATES.into_iter().filter(|name| *name != "absent") {
+            let abandoned = machine::abandon(&seen(state(name, effects).unwrap(), at(0)));
+            match name {
+                "running" => assert_eq!(words(&abandoned.unwrap()), expected, "{effects:?}"),
+                name if name.starts_with("running") => assert!(abandoned.is_some(), "{name}"),
+                name => assert_eq!(abandoned, None, "{name}"),
+            }
+        }
+    }
+}
+
+/// X04, F06: from its copy a node replays and refuses as the record itself would, and otherwise asks the store.
+#[test]
+fn a_copy_answers_as_its_record_would_and_runs_nothing() {
+    for (name, same, other) in [
+        ("completed", "replay", "refuse key reused"),
+        ("completed bare", "refuse response not stored", "refuse key reused"),
+        ("completed expired", "ask", "ask"),
+        ("pending", "refuse in progress", "refuse key reused"),
+        ("running", "refuse in progress", "refuse key reused"),
+        ("running lapsed", "ask", "refuse key reused"),
+        ("running past its deadline", "ask", "refuse key reused"),
+        ("retryable", "ask", "refuse key reused"),
+        ("retryable expired", "ask", "ask"),
+        ("retryable in doubt, forgotten", "ask", "refuse key reused"),
+        ("unknown", "refuse outcome unknown", "refuse key reused"),
+    ] {
+        for effects in [Effects::Local, Effects::Keyed, Effects::Queryable, Effects::Opaque] {
+            let copy = seen(state(name, effects).unwrap(), at(0));
+            for on_expired in [OnExpired::Run, OnExpired::Gone] {
+                let policy = Policy { on_expired, ..policy(effects) };
+                assert_eq!(answer_from_copy(&copy, 1, &policy), same, "{name}, {effects:?}");
+                assert_eq!(answer_from_copy(&copy, 9, &policy), other, "{name}, {effects:?}, another body");
+            }
+        }
+    }
+}
+
+/// X04, T02: not replayable in the very microsecond in which it expires.
+#[test]
+fn a_copy_is_replayed_until_the_moment_it_expires() {
+    let record = state("completed", Effects::Opaque).unwrap();
+    let (_, expires_at) = machine::stored(&record).unwrap();
+    let just_before = Timestamp::from_micros(expires_at.as_micros() - 1);
+    for (now, is_replayed) in [(just_before, true), (expires_at, false)] {
+        let copy = seen(record.clone(), now);
+        assert_eq!(machine::is_replayable(&copy), is_replayed);
+        let answered = answer_from_copy(&copy, 1, &policy(Effects::Opaque));
+        assert_eq!(answered == "replay", is_replayed, "{answered}");
+    }
+}
+
 #[test]
 fn the_last_rerun_is_allowed_just_before_it_is_due_for_doubt() {
     let last = at(23 * HOUR - 330);

@@ -1,4 +1,4 @@
-//! What is counted, as Prometheus reads it.
+//! Metrics, in Prometheus' format.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -10,27 +10,27 @@ use onlyonce::Engine;
 use tokio::sync::Mutex;
 use tokio::time::{interval, timeout};
 
-/// How old the counts of records may be: a scrape does not have them counted anew.
+/// How long counts of records are cached: a scrape does not count them again.
 const CENSUS_EVERY: Duration = Duration::from_secs(30);
-/// A scrape waits no longer for them.
+/// How long a scrape waits for the counts.
 const CENSUS_WITHIN: Duration = Duration::from_secs(2);
-/// How long a time that was measured is kept by itself.
+/// How often measured times are folded into histograms.
 const SUM_EVERY: Duration = Duration::from_secs(1);
-/// From a look into the memory of this process to a store that is about to time out.
+/// From a read of this process' memory to a store that is about to time out.
 const SECONDS: [f64; 16] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
     0.25, 1.0, 2.5,
 ];
 const ROWS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
-/// What is counted in this process.
+/// The metrics of this process.
 pub(crate) struct Figures {
     handle: PrometheusHandle,
     counted_at: Mutex<Option<Instant>>,
 }
 
 impl Figures {
-    /// Begins to count. Once a process.
+    /// Installs the recorder. Once per process.
     pub(crate) fn install() -> Result<Self> {
         let recorder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
@@ -42,12 +42,12 @@ impl Figures {
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).context("something else counts in this process already")?;
         describe();
-        begin_at_nought();
+        start_at_zero();
         Ok(Self { handle, counted_at: Mutex::new(None) })
     }
 
-    /// Sums up what was timed, for ever: until then each time is kept by itself, also where nobody ever asks.
-    pub(crate) fn keep_summed(&self) -> impl Future<Output = ()> + use<> {
+    /// Folds measured times into histograms, for ever: otherwise each is kept, even if `/metrics` is never read.
+    pub(crate) fn run_upkeep(&self) -> impl Future<Output = ()> + use<> {
         let handle = self.handle.clone();
         async move {
             let mut rounds = interval(SUM_EVERY);
@@ -58,7 +58,7 @@ impl Figures {
         }
     }
 
-    /// Everything counted, with the records of the store where those are not too old.
+    /// All metrics, with the counts of records if those are recent enough.
     pub(crate) async fn render(&self, engine: &Engine) -> String {
         self.count_records(engine).await;
         self.handle.run_upkeep();
@@ -74,7 +74,10 @@ impl Figures {
         match timeout(CENSUS_WITHIN, engine.census()).await {
             Ok(Ok(census)) => {
                 for (state, count) in census.records {
-                    gauge!("onlyonce_records", "state" => state.as_str()).set(as_float(count));
+                    // Counts that an engine does not know are left out.
+                    if let Some(count) = count.number() {
+                        gauge!("onlyonce_records", "state" => state.as_str()).set(as_float(count));
+                    }
                 }
                 let oldest = census.oldest_unknown.unwrap_or_default();
                 gauge!("onlyonce_oldest_unknown_seconds").set(oldest.as_secs_f64());
@@ -85,8 +88,8 @@ impl Figures {
     }
 }
 
-/// What has not happened yet is counted too: an alert on a counter that is not there never fires.
-fn begin_at_nought() {
+/// Registers counters at zero: an alert on a missing counter never fires.
+fn start_at_zero() {
     for name in ["superseded", "lapsed", "reaped", "unknown_opened"] {
         counter!(format!("onlyonce_{name}_total")).absolute(0);
     }

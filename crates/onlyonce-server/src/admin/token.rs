@@ -1,4 +1,4 @@
-//! Who may ask what at the admin port.
+//! Who may use the admin port.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::config::{AdminToken, Role};
 
-/// Whoever is on this machine, or shows a token of any role.
+/// A peer on this machine, or a request with a token of any role.
 pub(crate) fn may_read(tokens: &[AdminToken], peer: IpAddr, headers: &HeaderMap) -> bool {
     if peer.to_canonical().is_loopback() {
         return true;
@@ -18,7 +18,7 @@ pub(crate) fn may_read(tokens: &[AdminToken], peer: IpAddr, headers: &HeaderMap)
     })
 }
 
-/// The one token a request shows; of two nobody can say which one counts.
+/// The one token of a request; of two it is ambiguous which counts.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (scheme, token) = values.next()?.to_str().ok()?.split_once(' ')?;
@@ -26,7 +26,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (is_only && scheme.eq_ignore_ascii_case("bearer")).then(|| token.trim())
 }
 
-/// Compares digests, so that the time it takes tells nothing of the token.
+/// Compares digests, so that the time taken reveals nothing about the token.
 fn is_equal(known: &[u8], shown: &[u8]) -> bool {
     !known.is_empty() && Sha256::digest(known) == Sha256::digest(shown)
 }

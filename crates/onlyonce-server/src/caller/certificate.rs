@@ -1,13 +1,13 @@
-//! Who a client certificate was issued to, and by whom, as text.
+//! The subject and issuer of a client certificate, as text.
 //!
-//! 1. The subject, the subject alternative names, and the issuer count. The serial number, the key and the dates do not: a
-//!    certificate that was renewed names the same caller.
-//! 2. The alternative names count since there are authorities that give all their certificates one subject, and tell
-//!    workloads apart by a URI there (SPIFFE). Their order does not count.
-//! 3. Names are written as RFC 4514 has it, with what separates them escaped, so no subject can be chosen that reads as
-//!    another one with another issuer.
-//! 4. Subjects of one name from two authorities are two callers. Authorities of one name are one: a CA that was given a
-//!    new key names the same callers.
+//! 1. The subject, the subject alternative names and the issuer count. The serial number, the key and the dates do not: a
+//!    renewed certificate names the same caller.
+//! 2. The alternative names count, since some authorities give all certificates the same subject and identify workloads by
+//!    a URI there (SPIFFE). Their order does not count.
+//! 3. Names are written as in RFC 4514, with separators escaped, so that no subject can be chosen to read as another one
+//!    with another issuer.
+//! 4. The same subject from two authorities is two callers. Authorities of the same name are one: a CA with a new key
+//!    names the same callers.
 
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
@@ -18,13 +18,13 @@ use x509_cert::der::{Decode, Encode};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// The name in the certificate of a connection, read once when the connection is made.
+/// The name in a connection's certificate, read once per connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientCertificate(Arc<str>);
 
 impl ClientCertificate {
-    /// Of a certificate in DER whose chain and key were verified: by rustls, in the handshake. None where it names nobody,
-    /// or in a way that we cannot read.
+    /// From a DER certificate whose chain and key rustls verified in the handshake. `None` if it names nobody, or
+    /// cannot be parsed.
     pub(crate) fn verified(der: &[u8]) -> Option<Self> {
         let certificate = Certificate::from_der(der).ok()?;
         let certificate = certificate.tbs_certificate();
@@ -66,7 +66,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-/// Text in a list, with what ends an item or the list escaped.
+/// Text in a list, with the separators escaped.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -107,7 +107,7 @@ mod tests {
         SanType::URI(text.try_into().expect("ASCII"))
     }
 
-    /// The text is in every scope: a change of it, also by a new release of the library, forgets every key.
+    /// The text is part of every scope: if it changes, also through the library, every key is forgotten.
     #[test]
     fn a_name_is_written_in_this_very_way() {
         let mut ann = subject(&[

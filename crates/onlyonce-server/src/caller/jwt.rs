@@ -1,15 +1,15 @@
-//! Tokens (RFC 7519) in `Authorization: Bearer`, verified.
+//! Verified tokens (RFC 7519) in `Authorization: Bearer`.
 //!
-//! 1. The header comes exactly once, and the token is at most 16 KiB.
-//! 2. `alg` is one of `jwt.algorithms`, and is tried with the keys of its own kind only: a public key is never taken for a
-//!    secret, and `none` is no algorithm. Keys come from the settings, never from the token. Any of them may have signed
-//!    it, so that the old and the new one can stand side by side; `kid` is not looked at.
-//! 3. `crit`, members that come twice, and anything that is not what RFC 7515 calls a compact JWS of a JSON object: not
-//!    believed.
-//! 4. `exp` is required: a token without end could never be taken back. It and `nbf` have 60 seconds of leeway.
-//! 5. `iss` and `aud` are what the settings say, where they say it. `aud` may be a list that has it.
-//! 6. What was verified is remembered by the token's digest, since a signature costs more than all else we do with a
-//!    request. Its time is looked at again whenever it comes.
+//! 1. The header occurs exactly once, and the token is at most 16 KiB.
+//! 2. `alg` is one of `jwt.algorithms`, and is tried only with keys of its own kind: a public key is never used as a secret,
+//!    and `none` is no algorithm. Keys come from the settings, never from the token. Any of them may have signed it, so that
+//!    old and new keys can overlap; `kid` is ignored.
+//! 3. Tokens with `crit`, with duplicate members, or that are not a compact JWS (RFC 7515) of a JSON object are
+//!    refused.
+//! 4. `exp` is required: a token that never expires could not be revoked. `exp` and `nbf` have 60 seconds of leeway.
+//! 5. `iss` and `aud` must match the settings, if set. `aud` may be a list that contains the value.
+//! 6. Verified tokens are cached by digest, since verifying a signature costs more than the rest of a request. The times are
+//!    checked at every use.
 
 mod claims;
 mod key;
@@ -32,13 +32,13 @@ use crate::config::{Algorithm, Jwt, Secret};
 
 /// How far an issuer's clock may be from ours, in seconds.
 const LEEWAY: f64 = 60.0;
-/// Far above what services put into a header, and few enough that a hostile one costs little.
+/// Far above what services put into a header, and small enough that a hostile token costs little.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
-/// Callers of a busy hour. One takes some 200 bytes.
+/// The callers of a busy hour. One takes some 200 bytes.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// What `keys` are for, each kind once: the algorithms where the settings name none. A key that cannot be used is told
-/// when [`Tokens`] are made.
+/// The algorithms of `keys`, each once: the default of the setting. An unusable key is reported when [`Tokens`] are
+/// made.
 pub(crate) fn algorithms(keys: &[Secret]) -> Vec<Algorithm> {
     let all = [Algorithm::Hs256, Algorithm::Rs256, Algorithm::Es256];
     let keys: Vec<_> = keys.iter().filter_map(|secret| Key::read(secret, &all).ok()).flatten().collect();
@@ -54,7 +54,7 @@ pub(super) struct Tokens {
     audience: Option<String>,
     /// The claims that scopes name; no other is kept.
     names: Vec<Arc<str>>,
-    /// Only what was verified, with these very keys: a reload makes another.
+    /// Only tokens verified with these keys: a reload makes a new cache.
     remembered: Cache<[u8; 32], Arc<Claims>>,
 }
 
@@ -89,7 +89,7 @@ impl Tokens {
         })
     }
 
-    /// What the request's token says, `now` being seconds since 1970.
+    /// The claims of the request's token; `now` is in seconds since 1970.
     pub(super) fn claims(&self, headers: &HeaderMap, now: f64) -> Result<Arc<Claims>, Refused> {
         let token = bearer(headers)?;
         let mut id = [0; 32];
@@ -103,7 +103,7 @@ impl Tokens {
         Ok(claims)
     }
 
-    /// All but its time.
+    /// Verifies everything except the times.
     fn verify(&self, token: &str) -> Result<Claims, Refused> {
         let (signed, signature) = token.rsplit_once('.').ok_or(Refused::Malformed)?;
         let (header, payload) = signed.split_once('.').ok_or(Refused::Malformed)?;
@@ -168,7 +168,7 @@ fn name(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// Why a token is not believed. It goes to the log, and holds nothing of the token.
+/// Why a token is refused. It is logged, and contains nothing of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error("there is no bearer token")]

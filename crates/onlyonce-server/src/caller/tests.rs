@@ -1,4 +1,4 @@
-//! What a route's sources find in a request, and what becomes of it in the layer.
+//! The values that a route's sources find in a request, and the layer's answer.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -276,7 +276,7 @@ fn sources() -> impl Strategy<Value = Vec<(Source, String)>> {
         Source::Route,
         Source::Header("authorization".parse().expect("a name")),
     ]);
-    // Few letters, and those that names and separators are made of: neighbours meet as often as they can.
+    // Few letters, and the parts of names and separators, so that collisions would be found.
     let value = prop_oneof!["[ab]{1,3}", "(jwt:s|ub|trusted:x-a|b|certificate|\u{0}|\u{1}| · ){1,4}"];
     prop::collection::vec((source, value), 1..4)
 }

@@ -1,4 +1,4 @@
-//! Headers that an authenticating proxy sets, believed from its addresses only.
+//! Headers of an authenticating proxy, trusted only from its addresses.
 
 use std::net::IpAddr;
 
@@ -6,11 +6,11 @@ use http::{HeaderMap, HeaderName};
 
 use crate::config::Network;
 
-/// Whose headers are believed, and which.
+/// The trusted addresses and the headers.
 #[derive(Debug)]
 pub(super) struct Proxies {
     networks: Vec<Network>,
-    /// Every name that any scope has, so that none of them gets past from elsewhere, on whatever route.
+    /// The names of all scopes: each is removed from untrusted requests on every route.
     names: Vec<HeaderName>,
 }
 
@@ -19,7 +19,7 @@ impl Proxies {
         Self { networks, names }
     }
 
-    /// The header's value, where `peer` is believed and says it exactly once: of two, one may be the client's own.
+    /// The header's value, if `peer` is trusted and sent it exactly once: of two, one may be the client's own.
     pub(super) fn value<'a>(
         &self,
         headers: &'a HeaderMap,
@@ -32,9 +32,9 @@ impl Proxies {
         (is_single && !value.is_empty() && self.trusts(peer)).then_some(value)
     }
 
-    /// Takes the headers off what somebody else sent.
+    /// Removes the headers from untrusted requests.
     ///
-    /// `X_Tenant` goes with `X-Tenant`: many services see their headers through CGI's names, where both are `HTTP_X_TENANT`.
+    /// `X_Tenant` is removed with `X-Tenant`: many services see headers by their CGI names, where both are `HTTP_X_TENANT`.
     pub(super) fn strip(&self, headers: &mut HeaderMap, peer: IpAddr) {
         if self.names.is_empty() || self.trusts(peer) {
             return;
@@ -58,8 +58,8 @@ fn reads_as(sent: &str, name: &str) -> bool {
     sent.len() == name.len() && sent.bytes().map(dashed).eq(name.bytes().map(dashed))
 }
 
-/// Whether `address` is in `network`. IPv4 addresses that come as IPv6 ones, as they do on a listener of both kinds,
-/// are IPv4.
+/// Whether `address` is in `network`. An IPv4-mapped IPv6 address, as on a dual-stack listener, counts as
+/// IPv4.
 fn covers(network: &Network, address: IpAddr) -> bool {
     match (network.address, address.to_canonical()) {
         (IpAddr::V4(network_bits), IpAddr::V4(address)) => {
@@ -72,7 +72,7 @@ fn covers(network: &Network, address: IpAddr) -> bool {
             let shifted = |bits: u128| bits.checked_shr(host_bits).unwrap_or(0);
             shifted(network_bits.to_bits()) == shifted(address.to_bits())
         }
-        // A network of mapped addresses, written out as one.
+        // A network of IPv4-mapped addresses.
         (IpAddr::V6(mapped), IpAddr::V4(_)) => {
             match (mapped.to_ipv4_mapped(), network.prefix_bits.checked_sub(96)) {
                 (Some(v4), Some(prefix_bits)) => {

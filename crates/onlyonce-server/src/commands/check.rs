@@ -1,4 +1,4 @@
-//! `onlyonce check`: would these settings do, and what about them may be regretted?
+//! `onlyonce check`: validates the settings and warns about risky ones.
 
 use std::io::{self, Write};
 

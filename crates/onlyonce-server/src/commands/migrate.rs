@@ -1,4 +1,4 @@
-//! `onlyonce migrate`: the schema of a store, brought to this release's.
+//! `onlyonce migrate`: migrates the schema of a store to this release's.
 
 use std::io::{self, Write};
 
@@ -20,13 +20,13 @@ pub(crate) async fn run(arguments: &Migrate) -> Result<Ended> {
         announce(&url, &before)?;
     }
     if !before.pending.is_empty() && !arguments.dry_run {
-        // Opening a store is migrating it: there is no second way.
+        // Opening a store migrates it: there is no second way.
         store::close(url.open(Expired::Delete).await?).await?;
     }
     tell(arguments, &url, Some(&before))
 }
 
-/// What is about to be done, before it is.
+/// Prints what will be applied.
 fn announce(url: &Url, schema: &Schema) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let Schema { version, latest, pending } = schema;
@@ -44,7 +44,7 @@ fn announce(url: &Url, schema: &Schema) -> io::Result<()> {
     Ok(())
 }
 
-/// What a step means to those who are still running. To nobody, where there was no schema yet.
+/// What a step means for running nodes. Nothing, if there was no schema yet.
 fn caution(schema: &Schema, migration: &Migration) -> &'static str {
     if schema.version == 0 {
         ""
@@ -80,7 +80,7 @@ fn tell(arguments: &Migrate, url: &Url, schema: Option<&Schema>) -> Result<Ended
     Ok(Ended::Yes)
 }
 
-/// `done`: nothing is missing now.
+/// `done`: nothing is missing any more.
 fn as_json(arguments: &Migrate, url: &Url, schema: Option<&Schema>) -> Value {
     let pending: &[Migration] = schema.map_or(&[], |schema| &schema.pending);
     let done = pending.is_empty() || !arguments.dry_run;

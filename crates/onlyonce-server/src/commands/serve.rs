@@ -1,9 +1,9 @@
-//! `onlyonce serve`: the gateway, until it is told to stop.
+//! `onlyonce serve`: runs the gateway until it is stopped.
 //!
 //! | signal | what happens |
 //! |---|---|
-//! | SIGTERM, SIGINT | stop accepting, finish what is under way within `stop_after`, give up the rest; a second one ends at once |
-//! | SIGHUP | read the settings again: without a fault they hold from the next request on, else the old ones stay |
+//! | SIGTERM, SIGINT | stop accepting, finish requests in flight within `stop_after`, abandon the rest; a second one exits at once |
+//! | SIGHUP | reload the settings: valid ones hold from the next request on, otherwise the old ones stay |
 
 use std::io::{self, Write};
 
@@ -21,7 +21,7 @@ pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     let loaded = config::load(&sources)?;
     logs::start(&loaded.config.log)?;
     warn(&loaded);
-    // Before anything listens: a signal that comes from now on is not lost.
+    // Installed before anything listens, so that no signal is lost.
     let mut signals = Signals::new()?;
     let mut node = Node::start(loaded.config, Figures::install()?).await?;
     let mut out = io::stdout();
@@ -39,12 +39,12 @@ pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     }
 }
 
-/// What is legal and may be regretted.
+/// Logs settings that are legal but risky.
 fn warn(loaded: &Loaded) {
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
 }
 
-/// Takes new settings where they are without a fault.
+/// Applies new settings if they are valid.
 fn reload(node: &mut Node, sources: &Sources) {
     let reloaded = config::load(sources).map_err(anyhow::Error::from).and_then(|loaded| {
         warn(&loaded);
@@ -61,7 +61,7 @@ fn reload(node: &mut Node, sources: &Sources) {
     }
 }
 
-/// What we are asked from outside.
+/// The signals.
 enum Asked {
     Reload,
     Stop,

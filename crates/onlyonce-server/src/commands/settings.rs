@@ -1,4 +1,4 @@
-//! `onlyonce settings`: every setting, as a file to begin with.
+//! `onlyonce settings`: prints every setting with its default, as a settings file.
 
 use std::io::{self, Write};
 

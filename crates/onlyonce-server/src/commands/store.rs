@@ -1,6 +1,6 @@
-//! `onlyonce store …`: care for the file of an embedded store.
+//! `onlyonce store …`: maintenance of an embedded store's file.
 //!
-//! Both verbs are guests: the file may be in use, and stays with its owner.
+//! Both commands work while another process owns and uses the file.
 
 mod backup;
 mod check;

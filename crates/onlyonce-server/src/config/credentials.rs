@@ -1,39 +1,39 @@
 //! Keys and certificates, tried by those who will use them: better told by `check` than at the first handshake.
 
 use super::Config;
-use super::reader::{Reader, Section};
+use super::reader::Section;
 use crate::{caller, tls};
 
-pub(super) fn check(config: &Config, top: &Section<'_>, reader: &mut Reader<'_>) {
+pub(super) fn check(config: &Config, top: &Section<'_>) {
     let has_keys = config.jwt.as_ref().is_some_and(|jwt| !jwt.keys.is_empty());
     if has_keys && let Err(faults) = caller::Callers::new(config) {
         for fault in faults.0 {
             let (section, name) = placed(fault.path, top);
-            reader.fault(&section, name, fault.value, fault.remedy);
+            section.fault(name, fault.value, fault.remedy);
         }
     }
     if let Some(tls) = &config.tls {
         if let Err(error) = tls::Acceptor::new(tls) {
-            tell(&format!("{error:#}"), "tls.cert", top, reader);
+            tell(&format!("{error:#}"), "tls.cert", top);
         }
         for warning in tls::warnings(tls) {
             let (path, remedy) = split(&warning, "tls.cert");
             let (section, name) = placed(path, top);
-            reader.warn(&section, name, None, remedy);
+            section.warn(name, None, remedy);
         }
     }
     // The upstream's own text is faulty where it has no host, and has been told then.
     if config.default.upstream.uri.host().is_some()
         && let Err(error) = tls::Connector::new(config)
     {
-        tell(&format!("{error:#}"), "upstream_ca", top, reader);
+        tell(&format!("{error:#}"), "upstream_ca", top);
     }
 }
 
-fn tell(error: &str, otherwise: &str, top: &Section<'_>, reader: &mut Reader<'_>) {
+fn tell(error: &str, otherwise: &str, top: &Section<'_>) {
     let (path, remedy) = split(error, otherwise);
     let (section, name) = placed(path, top);
-    reader.fault(&section, name, None, remedy);
+    section.fault(name, None, remedy);
 }
 
 /// `tls.key: …` begins with its setting.

@@ -4,34 +4,36 @@ use std::net::SocketAddr;
 
 use onlyonce::scope::Source;
 
-use super::reader::{Reader, Section};
-use super::{Config, Route};
+use super::reader::Section;
+use super::{Config, Route, policy};
 
-/// `routes` are the sections of `config.routes`.
-pub(super) fn check(config: &Config, top: &Section<'_>, routes: &[Section<'_>], reader: &mut Reader<'_>) {
-    check_addresses(config, top, reader);
-    let policy = top.inner("policy");
-    check_scope(config, &config.default, &policy, reader);
-    check_upstream(config, &config.default, top, reader);
-    for (route, section) in config.routes.iter().zip(routes) {
+pub(super) fn check(config: &Config, top: &Section<'_>) {
+    let section = top.inner("policy");
+    policy::check(&config.default.policy, &section);
+    check_scope(config, &config.default, &section);
+    check_addresses(config, top);
+    check_upstream(config, &config.default, top);
+    for (index, (route, section)) in config.routes.iter().zip(&top.tables("route")).enumerate() {
+        policy::check_route(&route.policy, &config.default.policy, section);
+        check_order(route, &config.routes[..index], section);
         if route.policy.scope != config.default.policy.scope {
-            check_scope(config, route, section, reader);
+            check_scope(config, route, section);
         }
         if section.has("upstream") {
-            check_upstream(config, route, section, reader);
+            check_upstream(config, route, section);
         }
     }
 }
 
-fn check_addresses(config: &Config, top: &Section<'_>, reader: &mut Reader<'_>) {
+fn check_addresses(config: &Config, top: &Section<'_>) {
     if meet(config.listen, config.admin) {
         let remedy = "is where clients come in too (listen); give operators a port of their own";
-        reader.fault(top, "admin", config.admin.to_string(), remedy);
+        top.fault("admin", config.admin.to_string(), remedy);
     }
     if !config.admin.ip().is_loopback() && top.tables("admin_token").is_empty() {
         let remedy = "can be reached from other machines, and nobody is asked for a token; add an [[admin_token]], or \
                       use 127.0.0.1";
-        reader.fault(top, "admin", config.admin.to_string(), remedy);
+        top.fault("admin", config.admin.to_string(), remedy);
     }
 }
 
@@ -41,7 +43,7 @@ fn meet(one: SocketAddr, two: SocketAddr) -> bool {
     one.port() != 0 && one.port() == two.port() && same_ip
 }
 
-fn check_scope(config: &Config, route: &Route, section: &Section<'_>, reader: &mut Reader<'_>) {
+fn check_scope(config: &Config, route: &Route, section: &Section<'_>) {
     for source in &route.policy.scope {
         let remedy = match source {
             Source::Jwt(_) if config.jwt.is_none() => {
@@ -57,11 +59,11 @@ fn check_scope(config: &Config, route: &Route, section: &Section<'_>, reader: &m
                 continue;
             }
         };
-        reader.fault(section, "scope", source.to_string(), remedy);
+        section.fault("scope", source.to_string(), remedy);
     }
 }
 
-fn check_upstream(config: &Config, route: &Route, section: &Section<'_>, reader: &mut Reader<'_>) {
+fn check_upstream(config: &Config, route: &Route, section: &Section<'_>) {
     let Some(address) = route.upstream.address() else { return };
     let is_us = |own: SocketAddr| {
         let same_ip = own.ip() == address.ip() || (own.ip().is_unspecified() && address.ip().is_loopback());
@@ -70,6 +72,24 @@ fn check_upstream(config: &Config, route: &Route, section: &Section<'_>, reader:
     if is_us(config.listen) || is_us(config.admin) {
         let remedy =
             "is this gateway itself, and every request would go round in circles; name the service behind it";
-        reader.fault(section, "upstream", route.upstream.uri.to_string(), remedy);
+        section.fault("upstream", route.upstream.uri.to_string(), remedy);
+    }
+}
+
+/// A route that an earlier one leaves nothing to.
+fn check_order(route: &Route, earlier: &[Route], section: &Section<'_>) {
+    let Some(pattern) = &route.pattern else { return };
+    let covers = |other: &Route| other.pattern.as_ref().is_some_and(|other| other.covers(pattern));
+    let Some(at) = earlier.iter().position(covers) else { return };
+    let (value, other) = (route.name.to_string(), &earlier[at]);
+    if other.pattern == route.pattern {
+        let remedy = format!("is the match of route[{at}] too, and the first wins; take one of them out");
+        section.fault("match", value, remedy);
+    } else {
+        let remedy = format!(
+            "never matches: route[{at}] \"{}\" comes first and covers all of it; move this one up",
+            other.name
+        );
+        section.warn("match", value, remedy);
     }
 }

@@ -3,12 +3,15 @@
 use std::fmt::Write;
 
 use super::fault::Place;
+use super::policy::{DERIVED, brought, derived};
 use super::setting::{self, Setting, Shape, Standing, TABLES};
 use super::tree::{Node, Table, Value};
 use super::{Config, Policy};
 
 /// A column at which most values have ended.
 const COMMENT_AT: usize = 44;
+/// Where a value came from that nobody set, and that is not the default.
+const DERIVED_PLACE: &str = "derived";
 
 /// Every setting that is set or has a default.
 pub(super) fn toml(settings: &Table, config: &Config) -> String {
@@ -28,7 +31,7 @@ pub(super) fn toml(settings: &Table, config: &Config) -> String {
                 }
                 one(&mut out, table.path, members, &config.default.policy);
             }
-            Shape::List => list(&mut out, table.path, node),
+            Shape::List => list(&mut out, table.path, node, config),
             Shape::Named => named(&mut out, table.path, node),
         }
     }
@@ -60,50 +63,40 @@ fn one(out: &mut String, path: &str, members: Option<&Table>, policy: &Policy) {
     out.push_str(&lines);
 }
 
-/// What holds where nothing is set: the dialect's preset, or the default. Nothing is said of what does nothing.
+/// What holds where nothing is set: the dialect's preset, what is derived, or the default. Nothing is said of what does nothing.
 fn default(setting: &Setting, policy: &Policy) -> Option<(String, String)> {
     if !matches!(setting.standing, Standing::Used) {
         return None;
     }
-    let preset = &policy.dialect.preset;
-    let statuses = |statuses: &[u16]| {
-        format!("[{}]", statuses.iter().map(u16::to_string).collect::<Vec<_>>().join(", "))
-    };
-    let by_preset = match setting.path {
-        "policy.syntax" => preset.syntax.map(|syntax| format!("\"{}\"", syntax_name(syntax))),
-        "policy.key_chars_max" => preset.key_chars_max.map(|chars| chars.to_string()),
-        "policy.release" => preset.release.as_deref().map(statuses),
-        "policy.unknown" => preset.unknown.as_deref().map(statuses),
-        "policy.on_5xx" => preset.on_5xx.map(|on_5xx| format!("\"{}\"", on_5xx_name(on_5xx))),
-        _ => None,
-    };
-    match by_preset {
-        Some(value) => Some((value, format!("dialect {}", policy.dialect.name))),
-        None => setting.default.map(|value| (value.to_owned(), Place::Default.to_string())),
+    let name = setting.path.strip_prefix("policy.").unwrap_or_default();
+    if let Some((_, value)) = brought(&policy.dialect).into_iter().find(|(other, _)| *other == name) {
+        return Some((value, format!("dialect {}", policy.dialect.name)));
     }
+    if let Some(value) = derived(name, policy, &Policy::default()) {
+        return Some((value, DERIVED_PLACE.to_owned()));
+    }
+    setting.default.map(|value| (value.to_owned(), Place::Default.to_string()))
 }
 
-fn syntax_name(syntax: onlyonce::key::Syntax) -> &'static str {
-    match syntax {
-        onlyonce::key::Syntax::Either => "either",
-        onlyonce::key::Syntax::SfString => "sf-string",
-        onlyonce::key::Syntax::Bare => "bare",
-    }
-}
-
-fn on_5xx_name(on_5xx: onlyonce::policy::On5xx) -> &'static str {
-    match on_5xx {
-        onlyonce::policy::On5xx::Retry => "retry",
-        onlyonce::policy::On5xx::Store => "store",
-        onlyonce::policy::On5xx::Unknown => "unknown",
-    }
-}
-
-fn list(out: &mut String, path: &str, node: Option<&Node>) {
+fn list(out: &mut String, path: &str, node: Option<&Node>, config: &Config) {
     let Some(Value::List(nodes)) = node.map(|node| &node.value) else { return };
-    for members in nodes.iter().filter_map(Node::table) {
+    for (index, members) in nodes.iter().filter_map(Node::table).enumerate() {
         let _ = write!(out, "\n[[{path}]]\n");
+        if path == "route" {
+            derived_for(out, members, &config.routes[index].policy, &config.default.policy);
+        }
         given(out, members, path);
+    }
+}
+
+/// What a route has otherwise than `[policy]`, although neither its settings nor its dialect say so.
+fn derived_for(out: &mut String, members: &Table, policy: &Policy, below: &Policy) {
+    let of_dialect = if members.contains_key("dialect") { brought(&policy.dialect) } else { Vec::new() };
+    for name in DERIVED.iter().filter(|name| !members.contains_key(**name)) {
+        let is_brought = of_dialect.iter().any(|(other, _)| other == name);
+        if let Some(value) = derived(name, policy, below).filter(|_| !is_brought) {
+            line(out, name, &value, DERIVED_PLACE);
+        }
     }
 }
 

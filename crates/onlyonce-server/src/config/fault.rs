@@ -53,7 +53,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Every fault of the settings, in the order of their paths.
+/// Every fault of the settings: names, then values in the order of the reference, then what is wrong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Faults(pub(crate) Vec<Fault>);
 

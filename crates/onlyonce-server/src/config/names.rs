@@ -1,35 +1,33 @@
 //! Which names there are: what is misspelt, misplaced, or not in this release.
 
 use super::fault::Place;
-use super::reader::{Reader, Section};
-use super::setting::{self, SETTINGS, Setting, Shape, Standing, TABLES};
-use super::tree::{Node, Table, Value};
+use super::reader::Section;
+use super::setting::{self, SETTINGS, Shape, Standing, TABLES};
+use super::tree::{Node, Value};
 
 const NOT_YET: &str = "is not in this release, and ignoring it would break what it promises; take it out";
 
-/// Looks at every name that was written.
-pub(super) fn check(settings: &Table, reader: &mut Reader<'_>) {
-    walk(&Section::top(settings), settings, "", reader);
-}
-
-/// `known` is the table's path in the table of settings.
-fn walk(section: &Section<'_>, table: &Table, known: &str, reader: &mut Reader<'_>) {
-    for (name, node) in table {
+/// Looks at every name that was written. `known` is the section's path in the table of settings.
+pub(super) fn check(section: &Section<'_>, known: &str) {
+    for (name, node) in section.members() {
         let path = if known.is_empty() { name.clone() } else { format!("{known}.{name}") };
         let policys = setting::in_policy(&path);
         let found = setting::of(&path).or_else(|| policys.as_deref().and_then(setting::of));
         let inner = setting::table_of(&path).or_else(|| policys.as_deref().and_then(setting::table_of));
         match (found, inner) {
-            (Some(setting), _) => stand(section, name, node, setting, reader),
+            (Some(setting), _) => match setting.standing {
+                Standing::Used | Standing::Unused(_) => {}
+                Standing::Refused => section.fault(name, None, NOT_YET),
+            },
             (None, Some(inner)) => match (inner.shape, &node.value) {
-                (Shape::One, Value::Table(table)) => walk(&section.inner(name), table, inner.path, reader),
-                (Shape::List, Value::List(nodes)) => list(section, name, nodes, inner.path, reader),
-                (Shape::Named, Value::Table(table)) => named(&section.inner(name), table, inner.path, reader),
-                (shape, _) => reader.fault(section, name, None, no_table(&section.path_of(name), shape)),
+                (Shape::One, Value::Table(_)) => check(&section.inner(name), inner.path),
+                (Shape::List, Value::List(nodes)) => list(section, name, nodes, inner.path),
+                (Shape::Named, Value::Table(_)) => named(&section.inner(name), inner.path),
+                (shape, _) => section.fault(name, None, no_table(&section.path_of(name), shape)),
             },
             (None, None) => {
                 let hint = hint(known, name, &section.place_of(name));
-                reader.fault(section, name, None, format!("is no setting; {hint}"));
+                section.fault(name, None, format!("is no setting; {hint}"));
             }
         }
     }
@@ -43,42 +41,20 @@ fn no_table(path: &str, shape: Shape) -> String {
     }
 }
 
-fn list(section: &Section<'_>, name: &str, nodes: &[Node], known: &str, reader: &mut Reader<'_>) {
-    for (node, mut section) in nodes.iter().zip(section.list(name)) {
-        section.route = super::route::name(&section);
+fn list(section: &Section<'_>, name: &str, nodes: &[Node], known: &str) {
+    for (node, section) in nodes.iter().zip(section.list(name)) {
         match node.table() {
-            Some(table) => walk(&section, table, known, reader),
-            None => reader.fault(&section, "", node.value.to_string(), no_table(name, Shape::List)),
+            Some(_) => check(&section, known),
+            None => section.fault("", node.value.to_string(), no_table(name, Shape::List)),
         }
     }
 }
 
-fn named(section: &Section<'_>, tables: &Table, known: &str, reader: &mut Reader<'_>) {
-    for (name, node) in tables {
+fn named(section: &Section<'_>, known: &str) {
+    for (name, node) in section.members() {
         match node.table() {
-            Some(table) => walk(&section.inner(name), table, &format!("{known}.*"), reader),
-            None => reader.fault(section, name, None, no_table(&section.path, Shape::Named)),
-        }
-    }
-}
-
-fn stand(section: &Section<'_>, name: &str, node: &Node, setting: &Setting, reader: &mut Reader<'_>) {
-    match setting.standing {
-        Standing::Used => {}
-        Standing::Refused => reader.fault(section, name, None, NOT_YET),
-        Standing::Unused(check) => {
-            let environment = reader.environment.clone();
-            reader.read(section, name, |node| check(node, &environment));
-            let remedy =
-                "has no effect yet: nothing settles unknown outcomes in this release, they stay unknown";
-            let remedy =
-                if setting.path.starts_with("destinations") || setting.path.ends_with("accepted_at_once") {
-                    "has no effect yet: nothing in this release uses it"
-                } else {
-                    remedy
-                };
-            let value = (!matches!(node.value, Value::List(_))).then(|| node.value.to_string());
-            reader.warn(section, name, value, remedy);
+            Some(_) => check(&section.inner(name), &format!("{known}.*")),
+            None => section.fault(name, None, no_table(&section.path, Shape::Named)),
         }
     }
 }
@@ -107,7 +83,7 @@ fn hint(table: &str, name: &str, place: &Place) -> String {
     }
     let nearest = nearest(&plain, here.into_iter()).map(str::to_owned);
     let anywhere = || {
-        let names = SETTINGS.iter().map(|setting| (setting.split().1, setting.path));
+        let names = SETTINGS.iter().map(|setting| (setting.split().1, &setting.path));
         let near = names
             .filter_map(|(last, path)| Some((near(&plain, last)?, path)))
             .min_by_key(|(distance, _)| *distance);
@@ -138,7 +114,8 @@ const SYNONYMS: [(&str, &str); 11] = [
 fn names_of(table: &str) -> Vec<&'static str> {
     let members = |table: &str| {
         let prefix = if table.is_empty() { String::new() } else { format!("{table}.") };
-        let paths = SETTINGS.iter().map(|setting| setting.path).chain(TABLES.iter().map(|table| table.path));
+        let paths =
+            SETTINGS.iter().map(|setting| &*setting.path).chain(TABLES.iter().map(|table| table.path));
         let names = paths.filter_map(move |path| path.strip_prefix(prefix.as_str()));
         names.filter(|name| !name.is_empty() && !name.contains('.')).collect::<Vec<_>>()
     };

@@ -18,7 +18,7 @@ pub(crate) fn markdown() -> String {
             let name = name.unwrap_or(setting.split().1);
             let default = setting.default.map_or_else(|| "none".to_owned(), |default| format!("`{default}`"));
             let default = if setting.path == "policy.not_replayed" { listed(setting) } else { default };
-            let expected = setting.kind.expected();
+            let expected = &setting.takes;
             let _ = writeln!(
                 out,
                 "| `{name}` | {default} | {expected} | {}{} |",

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use http::Method;
+use onlyonce::percent::{self, Piece};
 
 use super::tree::Node;
 use super::value::{Read, text, wrong};
@@ -63,34 +64,27 @@ pub(super) fn read(node: &Node) -> Read<Pattern> {
 /// RFC 3986: what needs no escape has none, and escapes are in capitals.
 fn normalised(segment: &str) -> Result<String, &'static str> {
     let mut text = String::with_capacity(segment.len());
-    let mut rest = segment;
-    while let Some((before, after)) = rest.split_once('%') {
-        push_plain(&mut text, before)?;
-        let byte = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        let Some(byte) = byte.filter(|_| after.as_bytes()[0] != b'+') else {
-            return Err("has a % that begins no escape; write %25 for the character itself");
-        };
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            text.push(char::from(byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
+    for piece in percent::pieces(segment.as_bytes()) {
+        match piece {
+            Piece::Plain(byte) if is_path(byte) => text.push(char::from(byte)),
+            Piece::Plain(_) => {
+                return Err("has a character that paths carry only escaped; write it like %20");
+            }
+            Piece::Escaped(byte) if percent::is_unreserved(byte) => text.push(char::from(byte)),
+            Piece::Escaped(byte) => text.push_str(&format!("%{byte:02X}")),
+            Piece::Malformed => {
+                return Err("has a % that begins no escape; write %25 for the character itself");
+            }
         }
-        rest = &after[2..];
     }
-    push_plain(&mut text, rest)?;
     if matches!(&*text, "." | "..") {
         return Err("has a dot segment, which no normalised path has; write the path without");
     }
     Ok(text)
 }
 
-fn push_plain(text: &mut String, plain: &str) -> Result<(), &'static str> {
-    let is_path = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
-    if !plain.bytes().all(is_path) {
-        return Err("has a character that paths carry only escaped; write it like %20");
-    }
-    text.push_str(plain);
-    Ok(())
+fn is_path(byte: u8) -> bool {
+    percent::is_unreserved(byte) || b"!$&'()*+,;=:@".contains(&byte)
 }
 
 impl Pattern {

@@ -1,178 +1,158 @@
-//! `[policy]` and what a route changes of it.
+//! `[policy]` and what a route changes of it; its settings are read in `setting/table/policy.rs`.
 //!
 //! Of two, the more specific wins: a route's own setting, the preset of the route's dialect, a setting of `[policy]`, the
 //! preset of its dialect, the default. So each is laid over the one before.
+//!
+//! A default never conflicts with a setting: where it would, another value is derived from that setting.
+
+use std::time::Duration;
 
 use http::Method;
-use onlyonce::fingerprint::{self, BodyForm};
-use onlyonce::key::{PersonalData, Syntax};
-use onlyonce::policy::{Anonymous, InFlight, Mode, On5xx, OnExpired, REQUIRED, StoreDown};
+use onlyonce::dialect::Preset;
+use onlyonce::policy::{self, Anonymous, REQUIRED};
 use onlyonce::scope::Source;
-use onlyonce::{Dialect, Effects, Policy, policy};
+use onlyonce::{Dialect, Policy};
 
-use super::reader::{Reader, Section};
-use super::value::{self, Required};
+use super::reader::Section;
+use super::setting::table::policy::{ON_5XX, SYNTAX};
+use super::value::Required;
 
 /// A policy that is still being put together.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
-    policy: Policy,
+    /// Of what is in `chosen` too, it has the default.
+    pub(super) policy: Policy,
+    pub(super) chosen: Chosen,
     /// `required = true` is about the methods that are covered, which a route may change.
-    requires_usual: bool,
+    pub(super) required: Required,
 }
+
+/// Settings that are derived from others unless somebody, or the dialect, says what they are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chosen {
+    pub(super) methods: Option<Vec<Method>>,
+    pub(super) chars_max: Option<usize>,
+    pub(super) lease: Option<Duration>,
+    pub(super) deadline: Option<Duration>,
+    pub(super) store_timeout: Option<Duration>,
+    pub(super) release: Option<Vec<u16>>,
+    pub(super) unknown: Option<Vec<u16>>,
+}
+
+const LEASE_MIN: Duration = Duration::from_secs(1);
+/// No lease is derived that is longer: a time-out of the store that asks for it is a mistake, and is reported.
+const DERIVED_LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Draft {
     pub(super) fn default() -> Self {
-        Self { policy: Policy::default(), requires_usual: false }
+        Self { policy: Policy::default(), chosen: Chosen::default(), required: Required::None }
     }
 
-    /// With what stands in `section` laid over it.
-    pub(super) fn with(mut self, section: &Section<'_>, reader: &mut Reader<'_>) -> Self {
-        self.lay_dialect(section, reader);
-        self.lay_requests(section, reader);
-        self.lay_times(section, reader);
-        self.lay_answers(section, reader);
-        self.lay_fingerprint(&section.inner("fingerprint"), reader);
-        self
+    /// Lays what `dialect` brings over what holds so far.
+    pub(super) fn lay_dialect(&mut self, dialect: Dialect) {
+        let Preset { syntax, key_chars_max, release, unknown, on_5xx } = dialect.preset.clone();
+        let Self { policy, chosen, .. } = self;
+        policy.dialect = dialect;
+        policy.key.syntax = syntax.unwrap_or(policy.key.syntax);
+        policy.on_5xx = on_5xx.unwrap_or(policy.on_5xx);
+        chosen.chars_max = key_chars_max.or(chosen.chars_max);
+        chosen.release = release.or(chosen.release.take());
+        chosen.unknown = unknown.or(chosen.unknown.take());
     }
 
     pub(super) fn finish(&self) -> Policy {
         let mut policy = self.policy.clone();
-        if self.requires_usual {
-            policy.required = REQUIRED.into_iter().filter(|method| policy.methods.contains(method)).collect();
-        }
+        let Chosen { methods, chars_max, lease, deadline, store_timeout, release, unknown } =
+            self.chosen.clone();
+        policy.methods = methods.unwrap_or_else(|| covered(&policy.methods, &self.required));
+        policy.required = match &self.required {
+            Required::None => Vec::new(),
+            Required::Usual => {
+                REQUIRED.into_iter().filter(|method| policy.methods.contains(method)).collect()
+            }
+            Required::These(methods) => methods.clone(),
+        };
+        policy.key.chars_max = chars_max.unwrap_or(policy.key.chars_max.max(policy.key.chars_min));
+        policy.lease = lease.unwrap_or_else(|| {
+            let at_most = deadline.unwrap_or(Duration::MAX).max(LEASE_MIN);
+            let at_least = store_timeout.unwrap_or_default().saturating_mul(2).min(DERIVED_LEASE_MAX);
+            policy.lease.min(at_most).max(at_least)
+        });
+        policy.deadline = deadline.unwrap_or(policy.deadline.max(policy.lease));
+        // A lease below its least is a fault of its own, and nothing can be derived from it.
+        let at_most = if policy.lease < LEASE_MIN { Duration::MAX } else { half(policy.lease) };
+        policy.store_timeout = store_timeout.unwrap_or(policy.store_timeout.min(at_most));
+        let without = |statuses: &[u16], others: &Option<Vec<u16>>| {
+            let is_free = |status: &&u16| others.as_ref().is_none_or(|others| !others.contains(*status));
+            statuses.iter().filter(is_free).copied().collect()
+        };
+        policy.release = release.clone().unwrap_or_else(|| without(&policy.release, &unknown));
+        policy.unknown = unknown.unwrap_or_else(|| without(&policy.unknown, &release));
         policy
     }
-
-    fn lay_dialect(&mut self, section: &Section<'_>, reader: &mut Reader<'_>) {
-        const DIALECTS: [fn() -> Dialect; 3] = [Dialect::ietf, Dialect::stripe, Dialect::conflict];
-        let words = [("ietf", 0), ("stripe", 1), ("conflict", 2)];
-        let Some(at) = reader.word(section, "dialect", &words) else { return };
-        let dialect = DIALECTS[at]();
-        let preset = dialect.preset.clone();
-        let policy = &mut self.policy;
-        policy.dialect = dialect;
-        lay(&mut policy.key.syntax, preset.syntax);
-        lay(&mut policy.key.chars_max, preset.key_chars_max);
-        lay(&mut policy.release, preset.release);
-        lay(&mut policy.unknown, preset.unknown);
-        lay(&mut policy.on_5xx, preset.on_5xx);
-    }
-
-    fn lay_requests(&mut self, section: &Section<'_>, reader: &mut Reader<'_>) {
-        let policy = &mut self.policy;
-        let modes = [("observe", Mode::Observe), ("enforce", Mode::Enforce)];
-        lay(&mut policy.mode, reader.word(section, "mode", &modes));
-        lay(&mut policy.header, reader.read(section, "header", value::header));
-        let syntaxes = [("either", Syntax::Either), ("sf-string", Syntax::SfString), ("bare", Syntax::Bare)];
-        lay(&mut policy.key.syntax, reader.word(section, "syntax", &syntaxes));
-        lay(&mut policy.methods, reader.list(section, "methods", "[\"POST\"]", value::method));
-        match reader.read(section, "required", value::required) {
-            None => {}
-            Some(Required::None) => self.require(Vec::new(), false),
-            Some(Required::Usual) => self.require(Vec::new(), true),
-            Some(Required::These(methods)) => self.require(methods, false),
-        }
-        let policy = &mut self.policy;
-        lay(&mut policy.key.chars_min, chars(section, "key_chars_min", reader));
-        lay(&mut policy.key.chars_max, chars(section, "key_chars_max", reader));
-        let personal_data =
-            [("allow", PersonalData::Allow), ("warn", PersonalData::Warn), ("refuse", PersonalData::Refuse)];
-        lay(&mut policy.key.personal_data, reader.word(section, "personal_data", &personal_data));
-        lay(&mut policy.scope, reader.list(section, "scope", "[\"header:authorization\"]", value::parsed));
-        let anonymous = [("refuse", Anonymous::Refuse), ("shared", Anonymous::Shared)];
-        lay(&mut policy.anonymous, reader.word(section, "anonymous", &anonymous));
-        lay(&mut policy.request_bytes_max, reader.read(section, "request_bytes_max", value::bytes));
-    }
-
-    fn require(&mut self, methods: Vec<Method>, usual: bool) {
-        self.policy.required = methods;
-        self.requires_usual = usual;
-    }
-
-    fn lay_times(&mut self, section: &Section<'_>, reader: &mut Reader<'_>) {
-        let policy = &mut self.policy;
-        for (name, span) in [
-            ("downstream_retention", &mut policy.downstream_retention),
-            ("retention", &mut policy.retention),
-            ("lease", &mut policy.lease),
-            ("deadline", &mut policy.deadline),
-            ("horizon", &mut policy.horizon),
-            ("wait_max", &mut policy.wait_max),
-            ("store_timeout", &mut policy.store_timeout),
-        ] {
-            lay(span, reader.read(section, name, value::span));
-        }
-        let effects = [
-            ("local", Effects::Local),
-            ("keyed", Effects::Keyed),
-            ("queryable", Effects::Queryable),
-            ("opaque", Effects::Opaque),
-        ];
-        lay(&mut policy.effects, reader.word(section, "effects", &effects));
-        let on_expired = [("run", OnExpired::Run), ("gone", OnExpired::Gone)];
-        lay(&mut policy.on_expired, reader.word(section, "on_expired", &on_expired));
-    }
-
-    fn lay_answers(&mut self, section: &Section<'_>, reader: &mut Reader<'_>) {
-        let policy = &mut self.policy;
-        let in_flight =
-            [("refuse", InFlight::Refuse), ("accept", InFlight::Accept), ("wait", InFlight::Wait)];
-        lay(&mut policy.in_flight, reader.word(section, "in_flight", &in_flight));
-        let accepts = [("never", false), ("allowed", true), ("always", true)];
-        if reader.word(section, "accept", &accepts) == Some(true) {
-            let remedy = "needs accepted work and [encryption], which are not in this release; take it out";
-            let value = section.node("accept").map(|node| node.value.to_string());
-            reader.fault(section, "accept", value, remedy);
-        }
-        lay(&mut policy.release, reader.list(section, "release", "[401, 403]", value::status));
-        lay(&mut policy.unknown, reader.list(section, "unknown", "[502, 504]", value::status));
-        let on_5xx = [("retry", On5xx::Retry), ("store", On5xx::Store), ("unknown", On5xx::Unknown)];
-        lay(&mut policy.on_5xx, reader.word(section, "on_5xx", &on_5xx));
-        let store_down = [("refuse", StoreDown::Refuse), ("run", StoreDown::Run)];
-        lay(&mut policy.store_down, reader.word(section, "store_down", &store_down));
-        lay(&mut policy.response_bytes_max, reader.read(section, "response_bytes_max", value::bytes));
-        lay(&mut policy.not_replayed, reader.list(section, "not_replayed", "[\"date\"]", value::header));
-    }
-
-    fn lay_fingerprint(&mut self, section: &Section<'_>, reader: &mut Reader<'_>) {
-        let settings = &mut self.policy.fingerprint;
-        let forms = [("auto", BodyForm::Auto), ("bytes", BodyForm::Bytes)];
-        lay(&mut settings.body, reader.word(section, "body", &forms));
-        lay(&mut settings.ignore, reader.list(section, "ignore", "[\"/client_time\"]", value::parsed));
-        lay(&mut settings.headers, reader.list(section, "headers", "[\"if-match\"]", value::header));
-        let secrets = reader.secrets(section, "secrets").map(|secrets| {
-            let secret = |secret: super::Secret| {
-                fingerprint::Secret::new(&secret.bytes).expect("a secret that was read is not empty")
-            };
-            secrets.into_iter().map(secret).collect()
-        });
-        lay(&mut settings.secrets, secrets);
-    }
 }
 
-fn lay<T>(below: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *below = value;
-    }
+/// In whole milliseconds, as settings are written.
+fn half(span: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(span.as_millis() / 2).unwrap_or(u64::MAX))
 }
 
-fn chars(section: &Section<'_>, name: &str, reader: &mut Reader<'_>) -> Option<usize> {
-    let count = reader.read(section, name, value::count)?;
-    Some(usize::try_from(count).unwrap_or(usize::MAX))
+/// `methods`, and those that must carry a key. Those that cannot be covered are left out, and reported with `required`.
+fn covered(methods: &[Method], required: &Required) -> Vec<Method> {
+    let mut covered = methods.to_vec();
+    if let Required::These(required) = required {
+        let can_be = |method: &&Method| !method.is_safe() && **method != Method::CONNECT;
+        let new = |method: &&Method| !methods.contains(*method);
+        covered.extend(required.iter().filter(can_be).filter(new).cloned());
+    }
+    covered
+}
+
+/// The settings that [`Draft::finish`] may derive.
+pub(super) const DERIVED: [&str; 7] =
+    ["methods", "key_chars_max", "lease", "deadline", "release", "unknown", "store_timeout"];
+
+/// A setting as it is written in TOML, if it is one of [`DERIVED`] and `policy` has it otherwise than `below`.
+pub(super) fn derived(name: &str, policy: &Policy, below: &Policy) -> Option<String> {
+    let span = |span| format!("\"{}\"", policy::span(span));
+    let written = |policy: &Policy| match name {
+        "methods" => format!("{:?}", policy.methods.iter().map(Method::as_str).collect::<Vec<_>>()),
+        "key_chars_max" => policy.key.chars_max.to_string(),
+        "lease" => span(policy.lease),
+        "deadline" => span(policy.deadline),
+        "release" => format!("{:?}", policy.release),
+        "unknown" => format!("{:?}", policy.unknown),
+        "store_timeout" => span(policy.store_timeout),
+        _ => String::new(),
+    };
+    let value = written(policy);
+    (value != written(below)).then_some(value)
+}
+
+/// What a dialect brings: the settings of its preset, by name, each as it is written in TOML.
+pub(super) fn brought(dialect: &Dialect) -> Vec<(&'static str, String)> {
+    let preset = &dialect.preset;
+    let brought = [
+        ("syntax", preset.syntax.map(|syntax| SYNTAX.written(syntax))),
+        ("key_chars_max", preset.key_chars_max.map(|chars| chars.to_string())),
+        ("release", preset.release.as_ref().map(|statuses| format!("{statuses:?}"))),
+        ("unknown", preset.unknown.as_ref().map(|statuses| format!("{statuses:?}"))),
+        ("on_5xx", preset.on_5xx.map(|on_5xx| ON_5XX.written(on_5xx))),
+    ];
+    brought.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// What `[policy]` says that cannot stand together.
-pub(super) fn check(policy: &Policy, section: &Section<'_>, reader: &mut Reader<'_>) {
-    faults_of(policy).into_iter().for_each(|fault| tell(fault, section, reader));
+pub(super) fn check(policy: &Policy, section: &Section<'_>) {
+    faults_of(policy).into_iter().for_each(|fault| tell(fault, section));
 }
 
 /// What a route makes of it that cannot stand together; what is wrong in `[policy]` already is told there.
-pub(super) fn check_route(policy: &Policy, base: &Policy, section: &Section<'_>, reader: &mut Reader<'_>) {
+pub(super) fn check_route(policy: &Policy, base: &Policy, section: &Section<'_>) {
     let told = faults_of(base);
     for mut fault in faults_of(policy).into_iter().filter(|fault| !told.contains(fault)) {
         fault.remedy = fault.remedy.replace("policy.", "");
-        tell(fault, section, reader);
+        tell(fault, section);
     }
 }
 
@@ -196,7 +176,7 @@ fn faults_of(policy: &Policy) -> Vec<policy::Fault> {
     faults
 }
 
-fn tell(fault: policy::Fault, section: &Section<'_>, reader: &mut Reader<'_>) {
+fn tell(fault: policy::Fault, section: &Section<'_>) {
     let name = fault.path.strip_prefix("policy.").unwrap_or(fault.path);
-    reader.fault(section, name, fault.value, fault.remedy);
+    section.fault(name, fault.value, fault.remedy);
 }

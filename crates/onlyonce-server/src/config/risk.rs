@@ -7,7 +7,8 @@ use onlyonce::policy::{Anonymous, Mode, On5xx, REQUIRED, StoreDown};
 use onlyonce::scope::Source;
 use onlyonce::{Effects, Policy};
 
-use super::reader::{Reader, Section};
+use super::policy::brought;
+use super::reader::Section;
 use super::{Config, Route};
 
 /// RFC 7518 asks for as many bytes as the digest has.
@@ -23,55 +24,60 @@ const LARGE_BYTES: u64 = 64 << 20;
 /// A setting of a policy, its value, and what may come of it.
 type Risk = (&'static str, String, String);
 
-pub(super) fn check(config: &Config, top: &Section<'_>, routes: &[Section<'_>], reader: &mut Reader<'_>) {
-    check_network(config, top, reader);
-    check_secrets(config, top, reader);
+pub(super) fn check(config: &Config, top: &Section<'_>) {
+    check_network(config, top);
+    check_secrets(config, top);
     let policy = top.inner("policy");
     let general = risks(&config.default.policy);
-    for (name, value, remedy) in general.clone() {
-        reader.warn(&policy, name, value, remedy);
+    // What nobody set is nothing to warn about, unless a dialect brings it.
+    let of_dialect: Vec<_> =
+        brought(&config.default.policy.dialect).into_iter().map(|(name, _)| name).collect();
+    for (name, value, remedy) in general.iter().filter(|(name, ..)| policy.has(name)) {
+        policy.warn(name, value.clone(), remedy);
     }
-    for (route, section) in config.routes.iter().zip(routes) {
-        for (name, value, remedy) in risks(&route.policy).into_iter().filter(|risk| !general.contains(risk)) {
-            reader.warn(section, name, value, remedy);
+    for (route, section) in config.routes.iter().zip(&top.tables("route")) {
+        let is_set = |name| section.has(name) || policy.has(name) || of_dialect.contains(&name);
+        let own = |risk: &Risk| is_set(risk.0) && !general.contains(risk);
+        for (name, value, remedy) in risks(&route.policy).into_iter().filter(own) {
+            section.warn(name, value, remedy);
         }
-        check_required(route, section, reader);
-        check_dialect(route, &config.default, (section, &policy), reader);
+        check_required(route, section);
+        check_dialect(route, &config.default, (section, &policy));
     }
 }
 
-fn check_network(config: &Config, top: &Section<'_>, reader: &mut Reader<'_>) {
+fn check_network(config: &Config, top: &Section<'_>) {
     if !config.store.is_durable() {
         let remedy = "forgets everything when the process ends, and a retry then runs again; use sqlite:PATH";
-        reader.warn(top, "store", config.store.to_string(), remedy);
+        top.warn("store", config.store.to_string(), remedy);
     }
     if config.tls.is_none() && !config.listen.ip().is_loopback() {
         let remedy = "can be reached from other machines in clear, credentials and all; set [tls], or let what ends TLS \
                       stand in front";
-        reader.warn(top, "listen", config.listen.to_string(), remedy);
+        top.warn("listen", config.listen.to_string(), remedy);
     }
     if !config.admin.ip().is_loopback() {
         let remedy = "carries admin tokens in clear; keep it in a network of yours";
-        reader.warn(top, "admin", config.admin.to_string(), remedy);
+        top.warn("admin", config.admin.to_string(), remedy);
     }
     for network in config.trusted_from.iter().filter(|network| !network.is_loopback()) {
         let share = if network.address.is_ipv4() { 8 } else { 32 };
         if network.prefix_bits < share {
             let value = format!("{}/{}", network.address, network.prefix_bits);
             let remedy = "lets nearly anybody say who they are by a trusted header; name the proxies alone";
-            reader.warn(top, "trusted_from", value, remedy);
+            top.warn("trusted_from", value, remedy);
         }
     }
 }
 
-fn check_secrets(config: &Config, top: &Section<'_>, reader: &mut Reader<'_>) {
+fn check_secrets(config: &Config, top: &Section<'_>) {
     let jwt = top.inner("jwt");
     for key in config.jwt.iter().flat_map(|jwt| &jwt.keys) {
         if key.bytes.len() < HS256_BYTES_MIN {
             let remedy = format!(
                 "is shorter than the {HS256_BYTES_MIN} bytes that HS256 asks for and can be guessed; make a longer one"
             );
-            reader.warn(&jwt, "keys", key.source.clone(), remedy);
+            jwt.warn("keys", key.source.clone(), remedy);
         }
     }
     for (token, section) in config.admin_tokens.iter().zip(top.tables("admin_token")) {
@@ -79,51 +85,40 @@ fn check_secrets(config: &Config, top: &Section<'_>, reader: &mut Reader<'_>) {
             let remedy = format!(
                 "is shorter than {ADMIN_TOKEN_BYTES_MIN} bytes and can be guessed; make a longer one"
             );
-            reader.warn(&section, "token", token.token.source.clone(), remedy);
+            section.warn("token", token.token.source.clone(), remedy);
         }
     }
 }
 
 /// `required = true` does not mean a route's own method, where that is PUT or DELETE.
-fn check_required(route: &Route, section: &Section<'_>, reader: &mut Reader<'_>) {
+fn check_required(route: &Route, section: &Section<'_>) {
     let method = route.pattern.as_ref().and_then(|pattern| pattern.method.as_ref());
     let is_true = section.node("required").is_some_and(|node| node.value.to_string() == "true");
     let Some(method) = method.filter(|method| is_true && !REQUIRED.contains(method)) else { return };
     let remedy =
         format!("is about POST and PATCH, and this route matches {method}; write required = [\"{method}\"]");
-    reader.warn(section, "required", "true".to_owned(), remedy);
+    section.warn("required", "true".to_owned(), remedy);
 }
 
 /// A preset of `[policy]`'s dialect goes on to hold in a route of another dialect, where that one says nothing.
-fn check_dialect(
-    route: &Route,
-    base: &Route,
-    (section, policy): (&Section<'_>, &Section<'_>),
-    reader: &mut Reader<'_>,
-) {
+fn check_dialect(route: &Route, base: &Route, (section, policy): (&Section<'_>, &Section<'_>)) {
     let (own, other) = (&route.policy.dialect, &base.policy.dialect);
     if own.name == other.name {
         return;
     }
-    let (brings, brought) = (&own.preset, &other.preset);
-    let left: Vec<_> = [
-        ("syntax", brought.syntax.is_some() && brings.syntax.is_none()),
-        ("key_chars_max", brought.key_chars_max.is_some() && brings.key_chars_max.is_none()),
-        ("release", brought.release.is_some() && brings.release.is_none()),
-        ("unknown", brought.unknown.is_some() && brings.unknown.is_none()),
-        ("on_5xx", brought.on_5xx.is_some() && brings.on_5xx.is_none()),
-    ]
-    .into_iter()
-    .filter(|(name, is_left)| *is_left && !section.has(name) && !policy.has(name))
-    .map(|(name, _)| name)
-    .collect();
+    let brings: Vec<_> = brought(own).into_iter().map(|(name, _)| name).collect();
+    let left: Vec<_> = brought(other)
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| !brings.contains(name) && !section.has(name) && !policy.has(name))
+        .collect();
     if !left.is_empty() {
         let left = left.join(", ");
         let remedy = format!(
             "leaves what policy.dialect \"{}\" brings: {left}; set these in the route too",
             other.name
         );
-        reader.warn(section, "dialect", own.name.to_string(), remedy);
+        section.warn("dialect", own.name.to_string(), remedy);
     }
 }
 

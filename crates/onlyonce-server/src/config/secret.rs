@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use super::Secret;
 use super::tree::Node;
-use super::value::{Read, Wrong, text};
+use super::value::{self, Read, Wrong, text};
+
+/// The variables that `env:NAME` refers to.
+pub(super) type Environment<'a> = BTreeMap<&'a str, &'a str>;
 
 const EXPECTED: &str =
     "write env:NAME for a variable or file:PATH for a file; the secret itself does not belong into settings";
 
 /// Reads the secret that `node` points to. Nothing of a value that is no such pointer is ever shown.
-pub(super) fn read(node: &Node, environment: &BTreeMap<&str, &str>) -> Read<Secret> {
+pub(super) fn read(node: &Node, environment: &Environment<'_>) -> Read<Secret> {
     let told = |remedy: String| Err(vec![Wrong { value: None, remedy }]);
     let Ok(source) = text(node) else { return told(format!("is no text; {EXPECTED}")) };
     let bytes = match source.split_once(':') {
@@ -34,6 +37,10 @@ pub(super) fn read(node: &Node, environment: &BTreeMap<&str, &str>) -> Read<Secr
         ));
     }
     Ok(Secret { source, bytes })
+}
+
+pub(super) fn list(node: &Node, environment: &Environment<'_>) -> Read<Vec<Secret>> {
+    value::list(node, "[\"env:NAME\", \"file:PATH\"]", |node| read(node, environment))
 }
 
 fn is_name(name: &str) -> bool {

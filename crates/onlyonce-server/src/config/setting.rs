@@ -1,24 +1,39 @@
-//! Every setting there is, in one table: its name, what it takes, its default, what it means.
+//! Every setting there is: its name, what it takes, its default, what it means, and the field that it fills.
 //!
-//! The reference in `docs/settings.md`, `onlyonce.example.toml`, the help of `serve` and the hints for misspelt names are
-//! made from it. What a value means is read in `policy.rs` and its neighbours; a test sees to it that every setting of
-//! this table is read, and that its default is the one that holds.
+//! `table.rs` has an entry for each, written where its field is filled. The entries are run in two ways: to read settings,
+//! and once without any, to list them. The reference in `docs/settings.md`, `onlyonce.example.toml`, the help of `serve` and
+//! the hints for misspelt names are made from that list.
 
-mod table;
+mod entry;
+mod kind;
+pub(super) mod table;
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::sync::LazyLock;
 
-use super::tree::Node;
-use super::value::Read;
+use super::reader::{Reader, Section};
+use super::tree::Table;
 
-pub(super) use table::{SETTINGS, TABLES};
+pub(super) use table::TABLES;
+
+/// All entries of the table, in the order of the reference.
+pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
+    let (reader, nothing) = (Reader::listing(), Table::new());
+    let _ = table::config(&Section::top(&nothing, &reader));
+    let mut settings = reader.listed.map(RefCell::into_inner).unwrap_or_default();
+    // In each table they stay in the order of their entries.
+    let table_at = |table: &str| TABLES.iter().position(|known| known.path == table.trim_end_matches(".*"));
+    settings.sort_by_key(|setting| table_at(setting.split().0));
+    settings
+});
 
 /// One setting.
 #[derive(Debug)]
 pub(super) struct Setting {
     /// With the tables around it; `*` is a name that the user chooses: `policy.lease`, `webhooks.*.secrets`.
-    pub(super) path: &'static str,
-    pub(super) kind: Kind,
+    pub(super) path: String,
+    /// What it takes, for the reference.
+    pub(super) takes: String,
     /// In TOML; none where nothing holds unless it is set.
     pub(super) default: Option<&'static str>,
     /// In TOML, where there is no default to show.
@@ -32,14 +47,11 @@ pub(super) struct Setting {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Standing {
     Used,
-    /// Its shape is checked, and nothing uses it yet; nothing is promised that does not hold.
-    Unused(Check),
+    /// Its shape is checked, and nothing uses it yet; nothing is promised that does not hold. Who sets it is told this.
+    Unused(&'static str),
     /// It would promise something that this release does not do: refused.
     Refused,
 }
-
-/// Whether a value has the shape that its setting takes.
-pub(super) type Check = fn(&Node, &BTreeMap<&str, &str>) -> Read<()>;
 
 /// A table of settings.
 #[derive(Debug)]
@@ -60,39 +72,10 @@ pub(super) enum Shape {
     Named,
 }
 
-/// What a setting takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Text,
-    Count,
-    Span,
-    Bytes,
-    Words(&'static [&'static str]),
-    WordList(&'static [&'static str]),
-    Address,
-    Networks,
-    Url,
-    Service,
-    Store,
-    File,
-    Secret,
-    Secrets,
-    Header,
-    Headers,
-    Methods,
-    Required,
-    Statuses,
-    Sources,
-    Pointers,
-    Pointer,
-    Pattern,
-    Filter,
-}
-
 impl Setting {
     /// The table it is in, and its own name.
-    pub(super) fn split(&self) -> (&'static str, &'static str) {
-        self.path.rsplit_once('.').unwrap_or(("", self.path))
+    pub(super) fn split(&self) -> (&str, &str) {
+        self.path.rsplit_once('.').unwrap_or(("", &self.path))
     }
 }
 
@@ -119,40 +102,4 @@ pub(super) fn members(table: &str) -> impl Iterator<Item = &'static Setting> {
 /// What `path` of a route is called in `[policy]`, where it has it from there.
 pub(super) fn in_policy(path: &str) -> Option<String> {
     path.strip_prefix("route.").filter(|_| of(path).is_none()).map(|name| format!("policy.{name}"))
-}
-
-impl Kind {
-    /// What it takes, for the reference.
-    pub(super) fn expected(self) -> String {
-        match self {
-            Self::Text => "text".into(),
-            Self::Count => "number".into(),
-            Self::Span => "span".into(),
-            Self::Bytes => "bytes".into(),
-            Self::Words(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
-            Self::WordList(words) => {
-                let words: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
-                format!("list of {}", words.join(", "))
-            }
-            Self::Address => "address and port".into(),
-            Self::Networks => "list of addresses and networks".into(),
-            Self::Url | Self::Service => "URL".into(),
-            Self::Store => "URL of a store".into(),
-            Self::File => "path of a file".into(),
-            Self::Secret => "secret".into(),
-            Self::Secrets => "list of secrets".into(),
-            Self::Header => "name of a header".into(),
-            Self::Headers => "list of headers".into(),
-            Self::Methods => "list of methods".into(),
-            Self::Required => "`true`, `false`, list of methods".into(),
-            Self::Statuses => "list of HTTP statuses".into(),
-            Self::Sources => {
-                "list of `header:NAME`, `trusted:NAME`, `jwt:CLAIM`, `certificate`, `route`".into()
-            }
-            Self::Pointers => "list of JSON Pointers".into(),
-            Self::Pointer => "JSON Pointer".into(),
-            Self::Pattern => "method and path".into(),
-            Self::Filter => "directives".into(),
-        }
-    }
 }

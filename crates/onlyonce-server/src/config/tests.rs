@@ -8,7 +8,7 @@ use onlyonce::scope::Source;
 use onlyonce::{Effects, Policy};
 use proptest::prelude::*;
 
-use super::setting::{Kind, SETTINGS, Setting, Standing};
+use super::setting::{SETTINGS, Setting, Standing};
 use super::*;
 
 /// A folder that goes with the test.
@@ -199,7 +199,7 @@ fn a_route_has_the_policy_but_for_what_it_says_itself() {
 fn every_fault_is_told_at_once_with_path_value_remedy_and_place() {
     let file = "listen = \"localhost:80\"\nlease = \"5s\"\n\
                 [policy]\nlaese = \"5s\"\nlease = \"5ms\"\nrelease = [99, \"x\"]\naccept = \"always\"\n\
-                [[route]]\nmatch = \"POST /a\"\nlease = \"10m\"\n\
+                [[route]]\nmatch = \"POST /a\"\nlease = \"10m\"\ndeadline = \"5m\"\n\
                 [limits]\nin_flight = 3\n";
     let found =
         told(load_all(file, &[("ONLYONCE_POLICY__EFFECTS", "magic")], &["policy.retention=0s", "oops"]));
@@ -208,8 +208,9 @@ fn every_fault_is_told_at_once_with_path_value_remedy_and_place() {
         [
             "--set: \"oops\" has no value; write it like policy.lease=5s (--set)",
             "lease: is no setting; lease belongs to [policy] (line 2)",
-            "limits.in_flight: is not in this release, and ignoring it would break what it promises; take it out (line 12)",
+            "limits.in_flight: is not in this release, and ignoring it would break what it promises; take it out (line 13)",
             "policy.laese: is no setting; did you mean lease? (line 4)",
+            "listen: \"localhost:80\" is a name; write 127.0.0.1:80 (line 1)",
             "upstream: names no service to stand in front of; give --upstream http://HOST:PORT, or set it in the file",
             "policy.effects: \"magic\" is not one of local, keyed, queryable, opaque (environment ONLYONCE_POLICY__EFFECTS)",
             "policy.accept: \"always\" needs accepted work and [encryption], which are not in this release; take it out (line 7)",
@@ -217,8 +218,7 @@ fn every_fault_is_told_at_once_with_path_value_remedy_and_place() {
             "policy.release: \"x\" is not an HTTP status; write it like 429 (line 6)",
             "policy.retention: \"0s\" is shorter than 1s; keep answers at least that long (--set)",
             "policy.lease: \"5ms\" is too short to be renewed in time; set at least 1s (line 5)",
-            "route[0].deadline of \"POST /a\": \"5m\" is shorter than lease 10m; set at least that (line 8)",
-            "listen: \"localhost:80\" is a name; write 127.0.0.1:80 (line 1)",
+            "route[0].deadline of \"POST /a\": \"5m\" is shorter than lease 10m; set at least that (line 11)",
         ]
     );
 }
@@ -360,11 +360,9 @@ fn what_is_set_inside_a_list_or_a_value_is_told() {
     assert!(found.iter().any(|fault| fault.starts_with("store.url: is inside \"store\"")), "{found:?}");
 }
 
-/// What is legal and risky: the file, and what is warned about besides what the defaults are warned about.
+/// What is legal and risky: the file, and what is warned about.
 #[test]
 fn what_may_be_regretted_is_a_warning() {
-    let defaults = ["policy.scope header:authorization", "policy.key_chars_min 1", "policy.effects opaque"];
-    assert_eq!(warned(""), defaults);
     for (file, expected) in [
         ("store = \"memory:\"", "store memory:"),
         ("listen = \"0.0.0.0:8080\"", "listen 0.0.0.0:8080"),
@@ -372,8 +370,11 @@ fn what_may_be_regretted_is_a_warning() {
         ("[policy]\nmode = \"observe\"", "policy.mode observe"),
         ("[policy]\nanonymous = \"shared\"", "policy.anonymous shared"),
         ("[policy]\nretention = \"30m\"", "policy.retention 30m"),
-        ("[policy]\nlease = \"5s\"\ndeadline = \"10s\"", "policy.deadline 10s"),
-        ("[policy]\nlease = \"10m\"\ndeadline = \"10m\"", "policy.lease 10m"),
+        ("[policy]\nscope = [\"header:authorization\"]", "policy.scope header:authorization"),
+        ("[policy]\nkey_chars_min = 8", "policy.key_chars_min 8"),
+        ("[policy]\neffects = \"opaque\"", "policy.effects opaque"),
+        ("[policy]\ndeadline = \"10s\"", "policy.deadline 10s"),
+        ("[policy]\nlease = \"10m\"", "policy.lease 10m"),
         ("[policy]\nwait_max = \"5m\"", "policy.wait_max 5m"),
         ("[policy]\nstore_down = \"run\"", "policy.store_down run"),
         ("[policy]\non_5xx = \"store\"", "policy.on_5xx store"),
@@ -388,9 +389,110 @@ fn what_may_be_regretted_is_a_warning() {
         ("[[route]]\nmatch = \"PUT /a\"\nrequired = true", "route[0].required true"),
         ("[[route]]\nmatch = \"/a/**\"\n[[route]]\nmatch = \"POST /a/b\"", "route[1].match POST /a/b"),
     ] {
-        let found: Vec<_> =
-            warned(file).into_iter().filter(|warning| !defaults.contains(&&**warning)).collect();
-        assert_eq!(found, [expected], "{file}");
+        assert_eq!(warned(file), [expected], "{file}");
+    }
+    let left_by_a_dialect = "[policy]\ndialect = \"stripe\"\n[[route]]\nmatch = \"/a\"\ndialect = \"ietf\"";
+    assert_eq!(warned(left_by_a_dialect), ["route[0].on_5xx store", "route[0].dialect ietf"]);
+}
+
+#[test]
+fn one_setting_changed_alone_neither_conflicts_with_a_default_nor_makes_it_warn() {
+    assert_eq!(warned(""), Vec::<String>::new());
+    let values = [
+        "'1s'",
+        "'3s'",
+        "'10s'",
+        "'40s'",
+        "'10m'",
+        "'30h'",
+        "1",
+        "16",
+        "300",
+        "[408]",
+        "[429, 502]",
+        "['LOCK']",
+        "true",
+        "'1MiB'",
+    ];
+    let needs_others = |setting: &Setting| matches!(setting.split().0, "tls" | "jwt" | "admin_token");
+    for setting in SETTINGS.iter().filter(|setting| !needs_others(setting)) {
+        let values: Vec<_> =
+            values.iter().map(|value| (*value).to_owned()).chain(values_of(setting)).collect();
+        let name = setting.path.strip_prefix("policy.");
+        let route = name.map(|name| format!("[[route]]\nmatch = '/x'\n{name}"));
+        for value in &values {
+            let upstream = if setting.path == "upstream" { "" } else { UPSTREAM };
+            let mut files = vec![format!("{upstream}{}", file_of(setting, value))];
+            files.extend(route.as_ref().map(|route| format!("{UPSTREAM}{route} = {value}\n")));
+            for file in files {
+                let paths: Vec<_> = match load_all(&file, &[], &[]) {
+                    Ok(loaded) => loaded.warnings.into_iter().map(|warning| warning.path).collect(),
+                    Err(faults) => faults.0.into_iter().map(|fault| fault.path).collect(),
+                };
+                let own = format!(".{}", setting.split().1);
+                assert!(paths.iter().all(|path| format!(".{path}").ends_with(&own)), "{file}: {paths:?}");
+            }
+        }
+    }
+}
+
+/// What is set, and of what is not set what follows from it.
+#[test]
+fn what_is_not_set_is_derived() {
+    let policy = |file: &str| {
+        let loaded =
+            load_file(&format!("[policy]\n{file}")).unwrap_or_else(|faults| panic!("{file}: {faults}"));
+        let again = load_all(&loaded.effective, &[], &[]).unwrap_or_else(|faults| panic!("{file}: {faults}"));
+        assert_eq!(format!("{:?}", again.config), format!("{:?}", loaded.config), "{}", loaded.effective);
+        let route = loaded.config.routes.into_iter().next();
+        route.map_or(loaded.config.default.policy, |route| route.policy)
+    };
+    let millis =
+        |policy: &Policy| [policy.lease, policy.deadline, policy.store_timeout].map(|span| span.as_millis());
+    for (file, expected) in [
+        ("", [30_000, 300_000, 2_000]),
+        ("lease = '3s'", [3_000, 300_000, 1_500]),
+        ("lease = '1001ms'", [1_001, 300_000, 500]),
+        ("lease = '10m'", [600_000, 600_000, 2_000]),
+        ("deadline = '10s'", [10_000, 10_000, 2_000]),
+        ("deadline = '1s'", [1_000, 1_000, 500]),
+        ("store_timeout = '20s'", [40_000, 300_000, 20_000]),
+        ("store_timeout = '4m'", [480_000, 480_000, 240_000]),
+        ("deadline = '20s'\n[[route]]\nmatch = '/a'\nlease = '2s'", [2_000, 20_000, 1_000]),
+        ("lease = '2s'\n[[route]]\nmatch = '/a'\nlease = '10m'", [600_000, 600_000, 2_000]),
+    ] {
+        assert_eq!(millis(&policy(file)), expected, "{file}");
+    }
+    let statuses = |file| {
+        let policy = policy(file);
+        (policy.release, policy.unknown)
+    };
+    assert_eq!(statuses("release = [408, 502]"), (vec![408, 502], vec![504]));
+    assert_eq!(statuses("unknown = [429]"), (vec![401, 403, 425], vec![429]));
+    assert_eq!(
+        statuses("unknown = [429]\n[[route]]\nmatch = '/a'\nunknown = [401]"),
+        (vec![403, 425, 429], vec![401])
+    );
+    assert_eq!(policy("key_chars_min = 300").key.chars_max, 300);
+    assert!(policy("required = ['LOCK']").methods.contains(&"LOCK".parse().unwrap()));
+    for (file, expected) in [
+        ("lease = '10m'\ndeadline = '5m'", "policy.deadline: \"5m\" is shorter than policy.lease 10m"),
+        ("deadline = '500ms'", "policy.deadline: \"500ms\" is shorter than policy.lease 1s"),
+        ("lease = '0s'", "policy.lease: \"0s\" is too short"),
+        (
+            "store_timeout = '0s'",
+            "policy.store_timeout: \"0s\" must be above 0s and at most half of policy.lease 30s",
+        ),
+        (
+            "store_timeout = '60000d'",
+            "policy.store_timeout: \"1440000h\" must be above 0s and at most half of policy.lease 24h",
+        ),
+        ("required = ['GET']", "policy.required: \"GET\" is not among policy.methods"),
+        ("required = ['CONNECT']", "policy.required: \"CONNECT\" is not among policy.methods"),
+        ("release = [502]\nunknown = [502]", "policy.unknown: \"502\" is in policy.release too"),
+    ] {
+        let found = told(load_file(&format!("[policy]\n{file}")));
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{file}: {found:?}");
     }
 }
 
@@ -491,10 +593,20 @@ fn file_of(setting: &Setting, value: &str) -> String {
     format!("{table}\n{name} = {value}\n")
 }
 
+/// Values that a setting takes: all of its words, or its example.
+fn values_of(setting: &Setting) -> Vec<String> {
+    let is_words = setting.takes.starts_with('`') && setting.example.starts_with('"');
+    if is_words && setting.path != "policy.accept" {
+        setting.takes.split(", ").map(|word| word.replace('`', "\"")).collect()
+    } else {
+        vec![setting.example.to_owned()]
+    }
+}
+
 /// The table of settings is what is read: of each, a value that nothing can be is told by its path.
 #[test]
 fn every_setting_of_the_table_is_read() {
-    for setting in SETTINGS {
+    for setting in SETTINGS.iter() {
         let upstream = if setting.path == "upstream" { "" } else { UPSTREAM };
         let path = setting
             .path
@@ -515,19 +627,13 @@ fn every_setting_of_the_table_is_read() {
 
 #[test]
 fn every_word_and_every_example_of_the_table_is_taken() {
-    let is_file = |setting: &Setting| matches!(setting.kind, Kind::File | Kind::Secret | Kind::Secrets);
+    let is_file =
+        |setting: &Setting| matches!(&*setting.takes, "path of a file" | "secret" | "list of secrets");
     for setting in
         SETTINGS.iter().filter(|setting| !matches!(setting.standing, Standing::Refused) && !is_file(setting))
     {
         let upstream = if setting.path == "upstream" { "" } else { UPSTREAM };
-        let words = if let Kind::Words(words) = setting.kind
-            && setting.path != "policy.accept"
-        {
-            words.iter().map(|word| format!("\"{word}\"")).collect()
-        } else {
-            vec![setting.example.to_owned()]
-        };
-        for word in words {
+        for word in values_of(setting) {
             let file = format!("{upstream}{}", file_of(setting, &word));
             let found = load_all(&file, &[("LONG", "0123456789abcdef")], &[]);
             let about: Vec<_> = found.err().into_iter().flat_map(|faults| faults.0).collect();

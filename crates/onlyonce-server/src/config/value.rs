@@ -122,11 +122,15 @@ pub(super) fn count(node: &Node) -> Read<u64> {
     }
 }
 
-/// One of a few words, by its place among them.
-pub(super) fn word(node: &Node, words: &[&str]) -> Read<usize> {
-    let expected = format!("one of {}", words.join(", "));
+/// What one of a few words stands for.
+pub(super) fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Read<T> {
+    let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
+    let expected = format!("one of {}", names.join(", "));
     let text = text_or(node, &expected)?;
-    words.iter().position(|word| *word == text).map_or_else(|| is_no(node, &expected), Ok)
+    words
+        .iter()
+        .find(|(name, _)| *name == text)
+        .map_or_else(|| is_no(node, &expected), |(_, meant)| Ok(*meant))
 }
 
 pub(super) fn method(node: &Node) -> Read<Method> {
@@ -151,7 +155,7 @@ pub(super) fn required(node: &Node) -> Read<Required> {
 }
 
 /// Which methods must carry a key.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Required {
     None,
     /// POST and PATCH, as far as they are covered.
@@ -198,11 +202,29 @@ pub(super) fn address(node: &Node) -> Read<SocketAddr> {
     })
 }
 
-pub(super) fn path(node: &Node) -> Read<PathBuf> {
+fn path(node: &Node) -> Read<PathBuf> {
     match text(node)? {
         empty if empty.is_empty() => wrong(empty, "names no file"),
         path => Ok(path.into()),
     }
+}
+
+/// A file in PEM that can be read now and has such a part; what is in it is read by those who use it.
+pub(super) fn pem(node: &Node, label: &str) -> Read<PathBuf> {
+    let path = path(node)?;
+    match std::fs::read(&path) {
+        Ok(bytes) if has_pem(&bytes, label) => Ok(path),
+        Ok(_) => wrong(path.display(), format!("holds no \"{label}\" in PEM; name a file that does")),
+        Err(error) => {
+            wrong(path.display(), format!("cannot be read: {error}; name a file that this user may read"))
+        }
+    }
+}
+
+fn has_pem(bytes: &[u8], label: &str) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let end = format!("{label}-----");
+    text.lines().any(|line| line.trim().strip_prefix("-----BEGIN ").is_some_and(|rest| rest.ends_with(&end)))
 }
 
 /// A service: `http://…` or `https://…`, with a path perhaps, and nothing else.

@@ -1,6 +1,6 @@
-//! What goes wrong between clients, the gateway and a payments service, one act each.
+//! Failures between clients, the gateway and a payments service, one act each.
 //!
-//! Nothing here waits for luck: where the order of things matters, the bank or the server says when.
+//! No act depends on timing: where order matters, the bank or the server signals.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use super::client::{Answer, Order};
 use super::report::Act;
 use super::stage::Stage;
 
-/// How many clients come at once.
+/// How many concurrent clients.
 const STORM: usize = 64;
 
 type Played<'a> = Pin<Box<dyn Future<Output = Result<Act>> + 'a>>;
@@ -24,7 +24,7 @@ type Played<'a> = Pin<Box<dyn Future<Output = Result<Act>> + 'a>>;
 /// One act.
 pub(crate) type Play = fn(&mut Stage) -> Played<'_>;
 
-/// In the order in which they are played.
+/// In order.
 pub(crate) const ALL: [Play; 9] = [
     |stage| Box::pin(retry(stage)),
     |stage| Box::pin(storm(stage)),
@@ -36,7 +36,7 @@ pub(crate) const ALL: [Play; 9] = [
     |stage| Box::pin(service_away(stage)),
     |stage| Box::pin(service_dies(stage)),
 ];
-/// The last ones, on a store that remembers.
+/// The last ones, which need a durable store.
 pub(crate) const KILLED: [Play; 2] =
     [|stage| Box::pin(killed_afterwards(stage)), |stage| Box::pin(killed_in_the_middle(stage))];
 
@@ -64,7 +64,7 @@ async fn storm(stage: &Stage) -> Result<Act> {
     let firsts = answers.iter().filter(|answer| answer.status == 201 && !answer.is_replay()).count();
     let refused = answers.iter().filter(|answer| is_refused(answer, 409, "idempotency_key_in_progress"));
     let refused: Vec<_> = refused.collect();
-    // Whoever was too slow to meet it in progress got its answer.
+    // A client that came after the first request was done got its answer.
     let replays = answers.iter().filter(|answer| answer.status == 201 && answer.is_replay()).count();
     act.promise(format!("one ran, {} were told 409: {}", refused.len(), statuses(&answers)), {
         firsts == 1 && !refused.is_empty() && firsts + refused.len() + replays == STORM
@@ -243,7 +243,7 @@ async fn killed_in_the_middle(stage: &mut Stage) -> Result<Act> {
     stage.bank.go_on.notify_one();
     stage.bank.charged_one.notified().await;
     let retried = stage.client().await?.pay(&order).await?;
-    // Who takes a file over knows that the last one is dead. Where many share a store, only its lease tells.
+    // The next owner of a file knows that the last one is dead. On a shared store only the lease tells.
     let (promise, code) = if stage.url.has_one_owner() {
         let promise = "the gateway that took over does not guess: 409 idempotency_outcome_unknown";
         (promise, "idempotency_outcome_unknown")
@@ -256,7 +256,7 @@ async fn killed_in_the_middle(stage: &mut Stage) -> Result<Act> {
 }
 
 impl Stage {
-    /// All clients are connected before the first one sends.
+    /// All clients are connected before the first request is sent.
     async fn pay_at_once(&self, order: &Order) -> Result<Vec<Answer>> {
         let start = Arc::new(Barrier::new(STORM));
         let mut paying = JoinSet::new();
@@ -278,7 +278,7 @@ impl Stage {
         act
     }
 
-    /// How long after the charge the last client had its answer.
+    /// How long after the charge the last client got its answer.
     fn woken(&self, mut act: Act, order: &Order, ended: Instant) -> Act {
         let charges = self.bank.charges();
         let charge = charges.iter().find(|charge| charge.payment.order == order.payment.order);

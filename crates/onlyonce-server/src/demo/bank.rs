@@ -1,4 +1,4 @@
-//! The bank behind the sample service. It lies outside the gateway, so what its ledger counts is what really happened.
+//! The bank behind the sample service. It is outside the gateway, so its ledger shows what really happened.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub(crate) struct Bank {
 #[derive(Debug, Default)]
 struct Ledger {
     charges: Vec<Charge>,
-    /// The orders that found the bank closed once.
+    /// Orders that were refused once because the bank was closed.
     turned_away: HashSet<String>,
 }
 

@@ -1,4 +1,4 @@
-//! A client of one connection that does what it is told: no retries of its own, and it can hang up.
+//! A client with one connection: it does not retry by itself, and can disconnect.
 
 use std::net::SocketAddr;
 
@@ -43,7 +43,7 @@ impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address).await.with_context(|| format!("cannot reach {address}"))?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // What goes wrong on the connection, its requests are told.
+        // Requests get the connection's errors.
         let connection = tokio::spawn(async move { drop(connection.await) });
         Ok(Self { address, sender, connection })
     }
@@ -66,7 +66,7 @@ impl Client {
         self.send(Request::builder().uri(path), caller, Bytes::new()).await
     }
 
-    /// Pays, and is gone as soon as `moment` has come: the connection is cut, whatever was under way on it.
+    /// Pays, and disconnects at `moment`, whatever is in flight.
     pub(crate) async fn pay_and_hang_up(
         mut self,
         order: &Order,

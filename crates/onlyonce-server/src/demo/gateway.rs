@@ -1,4 +1,4 @@
-//! The gateway as a process of its own, as the story needs it: one that can be killed with SIGKILL.
+//! The gateway as a process of its own, so that the demo can kill it with SIGKILL.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use crate::store::Url;
 const READY_WITHIN: Duration = Duration::from_secs(20);
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 
-/// A gateway that is gone when this is.
+/// A gateway process that is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
@@ -30,12 +30,12 @@ impl Gateway {
             .arg("serve")
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(["--upstream", &format!("http://{upstream}")])
-            // Each run has keys of its own, also on a store that was played on before.
+            // Each run has its own keys, also on a store used before.
             .args(["--set", &format!("service={name}"), "--set", "policy.required=true"])
-            // What it logs of the faults of the story is for operators.
+            // Its log of the demo's faults would only confuse.
             .args(["--set", "log.filter=off"])
             .env_clear()
-            // Not as an argument: it may hold a password, and arguments are seen by everybody on the machine.
+            // Not as an argument: it may hold a password, and every user of the machine can see arguments.
             .env("ONLYONCE_STORE", store.whole())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -52,7 +52,7 @@ impl Gateway {
         Ok(Self { address, process })
     }
 
-    /// SIGTERM: it finishes what is under way and closes its store.
+    /// SIGTERM: it finishes requests in flight and closes its store.
     pub(crate) async fn stop(mut self) -> Result<()> {
         let pid = self.process.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         kill_process(pid.context("the gateway is gone already")?, Signal::TERM)?;
@@ -64,7 +64,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// SIGKILL: it has no moment to write anything down.
+    /// SIGKILL: it cannot write anything more.
     pub(crate) async fn kill(mut self) -> Result<()> {
         self.process.kill().await.context("the gateway cannot be killed")
     }

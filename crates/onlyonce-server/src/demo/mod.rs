@@ -26,10 +26,10 @@ use report::Report;
 use service::Service;
 use stage::Stage;
 
-/// What the slow card takes in the story, and by hand: long enough to type a second command.
+/// How long the slow card takes in the tour, and by hand: long enough to type a second command.
 const SLOW: Duration = Duration::from_millis(50);
 const SLOW_BY_HAND: Duration = Duration::from_secs(10);
-/// What an act that takes milliseconds may take at most.
+/// The time limit of an act, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(arguments: &cli::Demo) -> Result<Ended> {
@@ -37,14 +37,14 @@ pub(crate) async fn run(arguments: &cli::Demo) -> Result<Ended> {
     if !arguments.tour {
         return serve(arguments, &place).await;
     }
-    // Ctrl-C ends the story here, so that its folder is removed.
+    // Ctrl-C is handled here, so that the folder is removed.
     tokio::select! {
         ended = play(&place, arguments.json) => ended,
         () = interrupted() => bail!("interrupted"),
     }
 }
 
-/// Plays the story on free ports.
+/// Plays the tour on free ports.
 async fn play(place: &Place, as_json: bool) -> Result<Ended> {
     let mut stage = Stage::set(Arc::new(Bank::new(SLOW)), place.url.clone()).await?;
     let mut report = Report::new(as_json);
@@ -63,7 +63,7 @@ async fn play(place: &Place, as_json: bool) -> Result<Ended> {
     Ok(if all_held { Ended::Yes } else { Ended::No })
 }
 
-/// Keeps the gateway and the sample service listening, in this one process, until Ctrl-C.
+/// Runs the gateway and the sample service in this process until Ctrl-C.
 async fn serve(arguments: &cli::Demo, place: &Place) -> Result<Ended> {
     let service = Service::start(Arc::new(Bank::new(SLOW_BY_HAND)), arguments.service).await?;
     let flags = [
@@ -92,7 +92,7 @@ async fn serve(arguments: &cli::Demo, place: &Place) -> Result<Ended> {
     }
 }
 
-/// Ctrl-C. Without a signal handler there is no clean end to wait for: the service goes on until it is killed.
+/// Ctrl-C. Without a signal handler the demo runs until it is killed.
 async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! Where the demo keeps its records: where `--store` says, or in a file that goes with it.
+//! The demo's store: from `--store`, or a temporary file.
 
 use std::fs::{self, DirBuilder};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ impl Place {
         Ok(Self { url: Url::Sqlite(folder.0.join("onlyonce.db")), folder: Some(folder) })
     }
 
-    /// For people: where the records are, and what becomes of them.
+    /// For people: where the records are, and whether they are kept.
     pub(crate) fn told(&self) -> String {
         let fate = match (&self.folder, self.url.is_durable()) {
             (Some(_), _) => ", removed when it ends",
@@ -35,7 +35,7 @@ impl Place {
     }
 }
 
-/// A folder for its owner only, gone when this is dropped.
+/// A folder that only its owner can read, removed on drop.
 #[derive(Debug)]
 struct Folder(PathBuf);
 
@@ -54,12 +54,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed lies in the folder for such things.
+        // If it cannot be removed, it stays in the temporary folder.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A name no other run of the demo has.
+/// A name that no other run of the demo has.
 pub(crate) fn unique() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!("{}-{}", std::process::id(), since.as_nanos())

@@ -1,4 +1,4 @@
-//! The story as people read it, and as machines do.
+//! The report of a tour, as text or JSON.
 
 use std::env;
 use std::fmt;
@@ -18,7 +18,7 @@ pub(crate) struct Act {
     pub(crate) charged: usize,
     pub(crate) charged_expected: usize,
     promises: Vec<Promise>,
-    /// How long after the charge the last waiting client had its answer.
+    /// How long after the charge the last waiting client got its answer.
     pub(crate) woken_after: Option<Duration>,
 }
 
@@ -45,7 +45,7 @@ impl Act {
         self.promises.push(Promise { text: text.into(), held });
     }
 
-    /// Whether every promise held, that of the ledger first of all.
+    /// Whether every promise held, above all the number of charges.
     pub(crate) fn held(&self) -> bool {
         self.charged_as_expected() && self.promises.iter().all(|promise| promise.held)
     }
@@ -69,7 +69,7 @@ impl Act {
     }
 }
 
-/// Tells the acts as they come, or all at once as JSON.
+/// Prints each act as it ends, or all at the end as JSON.
 #[derive(Debug)]
 pub(crate) struct Report {
     as_json: bool,
@@ -153,7 +153,7 @@ fn count(number: usize, noun: &str) -> impl fmt::Display {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Colours only for a person who looks and has not asked for none.
+/// Colours only on a terminal without `NO_COLOR`.
 #[derive(Clone, Copy, Debug)]
 enum Style {
     Plain,

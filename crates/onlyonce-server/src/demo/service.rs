@@ -1,6 +1,6 @@
-//! The sample payments service: what a user would write, in any language. It knows nothing of keys.
+//! The sample payments service: what a user would write, in any language. It does not know about keys.
 //!
-//! It can die: its port closes and every connection breaks, whatever was under way on it, as when a process is killed.
+//! It can be killed: its port closes and every connection breaks, whatever is in flight, as when a process dies.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -47,10 +47,10 @@ impl Service {
         (Ipv4Addr::LOCALHOST, 0).into()
     }
 
-    /// Dies, as if its process were killed: afterwards its port is closed, and so is every connection.
+    /// Kills it, as if its process died: its port and every connection are closed.
     pub(crate) async fn kill(&mut self) {
         self.killed.notify_one();
-        // It ends, whether or not something in it panicked.
+        // It ends, even if something in it panicked.
         drop((&mut self.serving).await);
     }
 
@@ -67,7 +67,7 @@ impl Drop for Service {
     }
 }
 
-/// Accepts until it is killed; its connections go with it.
+/// Accepts until it is killed, which closes its connections.
 async fn serve(listener: TcpListener, bank: Arc<Bank>, killed: Arc<Notify>) {
     let dies = Arc::new(Notify::new());
     let app = Router::new()
@@ -83,18 +83,18 @@ async fn serve(listener: TcpListener, bank: Arc<Bank>, killed: Arc<Notify>) {
                 connections.spawn(async move {
                     let connection = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service);
-                    // A connection that breaks is none of the others' business.
+                    // A broken connection does not affect the others.
                     drop::<Result<(), _>>(connection.await);
                 });
             }
-            // In the process of the demo it dies only so far that nobody gets an answer from it.
+            // In the demo's own process, dying means that no request gets an answer.
             () = dies.notified() => connections.abort_all(),
             () = killed.notified() => break,
             Some(_) = connections.join_next() => {}
         }
     }
     drop(listener);
-    // Aborting alone would close them a moment later, and a request that came in between would be lost on one of them.
+    // Aborting alone closes them a moment later, and a request in between would be lost.
     connections.shutdown().await;
 }
 
@@ -110,7 +110,7 @@ async fn pay(State(served): State<Served>, Json(order): Json<Value>) -> Response
         return (StatusCode::BAD_REQUEST, "send order, card and amount\n").into_response();
     };
     let is_crashing = payment.card == Card::Crashing;
-    // The bank has been called: it charges, whether or not its caller still listens.
+    // The bank was called: it charges even if its caller is cancelled.
     let bank = served.bank.clone();
     let charging = tokio::spawn(async move { bank.charge(payment).await });
     let Ok(Ok(charge)) = charging.await else {
@@ -131,7 +131,7 @@ fn payment(order: &Value) -> Option<Payment> {
     })
 }
 
-/// Names the charge, so that a second one could not have the same bytes.
+/// Includes the charge's number, so that a second charge would differ.
 fn created(charge: &Charge) -> Response {
     let location = format!("/payments/{}", charge.number);
     let body =

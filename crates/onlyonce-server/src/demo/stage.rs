@@ -1,4 +1,4 @@
-//! Where the story plays: a bank, the sample service before it, and the gateway before that.
+//! The setup of a tour: a bank, the sample service in front of it, and the gateway in front of that.
 //!
 //! ```text
 //!  clients ── the gateway, a process ── the sample service ── the bank and its ledger
@@ -21,7 +21,7 @@ pub(crate) struct Stage {
     pub(crate) bank: Arc<Bank>,
     pub(crate) service: Service,
     pub(crate) url: Url,
-    /// Part of every scope, so that a store that was played on before does not remember the keys of this run.
+    /// Part of every scope, so that a store used before has no keys of this run.
     name: String,
     gateway: Option<Gateway>,
 }
@@ -40,7 +40,7 @@ impl Stage {
         Client::connect(gateway.address).await
     }
 
-    /// Lets the gateway close its store.
+    /// Stops the gateway, which closes its store.
     pub(crate) async fn stop(self) -> Result<()> {
         match self.gateway {
             Some(gateway) => gateway.stop().await,
@@ -48,7 +48,7 @@ impl Stage {
         }
     }
 
-    /// Kills the gateway with SIGKILL and starts it again on the same store: all that it had in memory is gone.
+    /// Kills the gateway with SIGKILL and starts it again on the same store: everything in memory is lost.
     pub(crate) async fn kill_gateway(&mut self) -> Result<()> {
         if let Some(gateway) = self.gateway.take() {
             gateway.kill().await?;

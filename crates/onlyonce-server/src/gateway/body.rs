@@ -1,4 +1,4 @@
-//! Bodies on their way through: nothing is held, nothing is copied.
+//! Streaming bodies: nothing is buffered or copied.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 
 use super::pool::Lent;
 
-/// What goes to a service: what the layer holds of a keyed request, or what the client sends as it comes.
+/// A request body for a service: buffered by the layer if keyed, otherwise streamed from the client.
 pub(crate) struct Upload {
     body: onlyonce::Body<Incoming>,
     progress: Option<Arc<Progress>>,
 }
 
-/// When a body that streams last moved.
+/// When a streaming body last made progress.
 pub(crate) struct Progress {
     since: Instant,
     moved_ms: AtomicU64,
@@ -31,19 +31,19 @@ impl Progress {
         self.moved_ms.store(moved_ms, Ordering::Relaxed);
     }
 
-    /// How long nothing has moved.
+    /// How long there was no progress.
     pub(crate) fn still_for(&self) -> Duration {
         self.since.elapsed().saturating_sub(Duration::from_millis(self.moved_ms.load(Ordering::Relaxed)))
     }
 }
 
 impl Upload {
-    /// A body that is there already, or none at all.
+    /// A buffered or empty body.
     pub(crate) fn whole(body: onlyonce::Body<Incoming>) -> Self {
         Self { body, progress: None }
     }
 
-    /// A body that comes as the client sends it, and whether it still does.
+    /// A streamed body and its progress.
     pub(crate) fn streaming(body: onlyonce::Body<Incoming>) -> (Self, Arc<Progress>) {
         let progress = Arc::new(Progress { since: Instant::now(), moved_ms: AtomicU64::new(0) });
         (Self { body, progress: Some(progress.clone()) }, progress)
@@ -74,11 +74,11 @@ impl HttpBody for Upload {
     }
 }
 
-/// What comes back: the service's body as it comes, or a short one of our own.
+/// A response body: streamed from the service, or a short one of our own.
 pub(crate) enum Body {
     Service {
         body: Incoming,
-        /// The connection it comes over, which is free for others once the body has ended.
+        /// The connection of the body, which is reused once the body has ended.
         lent: Option<Lent>,
     },
     Own(Option<Bytes>),
@@ -125,7 +125,7 @@ impl HttpBody for Body {
                     lent.give_back();
                 }
             }
-            // Whatever is left on that connection is no answer to anybody.
+            // After an error the connection cannot be reused.
             Some(Err(_)) => drop(lent.take()),
         }
         Poll::Ready(frame)

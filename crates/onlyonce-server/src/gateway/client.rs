@@ -1,4 +1,4 @@
-//! A client's connection: its bytes, what they say beside what the HTTP library shows, and a close that can be read.
+//! A client's connection: its bytes, its raw head, and a graceful close.
 
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::head::Head;
 use crate::tls::Stream;
 
-/// How long a client that was refused may go on sending before it reads why.
+/// How long a refused client may go on sending before the connection is closed.
 const LINGERS: Duration = Duration::from_secs(5);
 const DISCARDED_AT_ONCE: usize = 64 * 1024;
 
@@ -39,8 +39,8 @@ impl Client {
     }
 }
 
-/// A connection that is closed while its client still sends is reset, and the reset can overtake the answer. So what a
-/// client sends after its answer is read and thrown away for a while.
+/// Closing a connection while its client still sends causes a reset, which can overtake the answer. So data that arrives
+/// after the answer is read and discarded for a while.
 impl Drop for Client {
     fn drop(&mut self) {
         let Some(mut stream) = self.stream.take() else { return };

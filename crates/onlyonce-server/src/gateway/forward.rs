@@ -1,4 +1,4 @@
-//! Passing a request on to its service, and saying for certain what is certain.
+//! Forwards a request to its service, and reports exactly what is known of the outcome.
 //!
 //! | what happened | outcome | answer |
 //! |---|---|---|
@@ -6,8 +6,8 @@
 //! | sent, then nothing until the deadline | unknown | 504 `upstream_outcome_unknown` |
 //! | sent, then reset, closed, or an answer that is none | unknown | 502 `upstream_outcome_unknown` |
 //!
-//! A request of which anything may have been sent is never sent again. One that a kept connection handed back is sent on
-//! another: nobody has seen it.
+//! A request of which any byte may have been sent is never sent again. One that a kept connection returned unsent is sent on
+//! another.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -35,10 +35,10 @@ use super::pool::{Origin, Pool, Sender};
 use super::tunnel::Tunnels;
 use crate::config;
 
-/// How often a request that kept connections hand back is given to another kept one, before a fresh one is made.
+/// How many kept connections may return a request unsent before a new connection is made.
 const KEPT_TRIES_MAX: u32 = 2;
 
-/// Passes requests on to one service.
+/// Forwards requests to one service.
 #[derive(Clone)]
 pub(crate) struct Forward(Arc<Target>);
 
@@ -46,7 +46,7 @@ struct Target {
     pool: Arc<Pool>,
     scheme: Scheme,
     authority: Authority,
-    /// What stands in front of every path; empty where nothing does.
+    /// The upstream's path prefix; may be empty.
     prefix: String,
     dialect: Dialect,
     deadline: Duration,
@@ -57,7 +57,7 @@ struct Target {
 /// Why there is no answer.
 #[derive(Debug)]
 enum Failure {
-    /// Nothing was sent, or the service says that it did not look at it.
+    /// Nothing was sent, or the service says that it did not process the request.
     DidNotRun(String),
     /// It may have run.
     Unknown(Reason, String),
@@ -103,7 +103,7 @@ impl Target {
         let attempt = parts.extensions.remove::<Attempt>();
         let upgraded = parts.extensions.remove::<OnUpgrade>();
         let upgrade = upgraded.as_ref().and_then(|_| headers::upgrade(&parts.headers));
-        // What else is in there was for those in front.
+        // The other extensions were for earlier layers.
         parts.extensions.clear();
         if let Some(attempt) = &attempt {
             headers::say_attempt(&mut parts.headers, attempt);
@@ -124,8 +124,8 @@ impl Target {
         answered.unwrap_or_else(|failure| self.tell(&failure, attempt.as_ref()))
     }
 
-    /// Sends it, and waits for the head of the answer until the deadline. That counts from when the client's body last
-    /// moved: an upload may take as long as it takes.
+    /// Sends the request and waits for the head of the answer until the deadline, which counts from the last progress of the
+    /// client's body: an upload may take any time.
     async fn in_time(
         &self,
         request: Request<Upload>,
@@ -150,7 +150,7 @@ impl Target {
         }
     }
 
-    /// Sends it, once. A connection that was kept may have been closed by the service; what it hands back unsent goes to
+    /// Sends the request once. The service may have closed a kept connection; a request that it returns unsent is sent on
     /// another.
     async fn send(
         &self,
@@ -195,7 +195,7 @@ impl Target {
         unreachable!("a fresh connection ends the loop, one way or the other")
     }
 
-    /// Makes it a request to this service.
+    /// Rewrites the request for this service.
     fn address(
         &self,
         request: &mut Request<Upload>,
@@ -229,21 +229,21 @@ impl Target {
         Ok(())
     }
 
-    /// What an error says of a request that was not handed back.
+    /// The outcome for an error of a request that was not returned unsent.
     fn judge(&self, error: &hyper::Error) -> Failure {
         let text = chain(error);
         if was_refused(error) {
             return Failure::DidNotRun(text);
         }
         let reason = match error {
-            _ if self.ending.has_come() => Reason::Stopped,
+            _ if self.ending.is_ending() => Reason::Stopped,
             error if error.is_parse() => Reason::AnswerBroken,
             _ => Reason::ConnectionLost,
         };
         Failure::Unknown(reason, text)
     }
 
-    /// The service's answer, as it comes.
+    /// The service's answer, streamed.
     fn answer(
         &self,
         mut response: Response<Incoming>,
@@ -268,7 +268,7 @@ impl Target {
         Ok(response.map(|body| Body::service(body, lent)))
     }
 
-    /// What the client, the layer and the operator are told.
+    /// Answers the client, records the outcome and logs it.
     fn tell(&self, failure: &Failure, attempt: Option<&Attempt>) -> Response<Body> {
         let key = attempt.map(|attempt| attempt.key().digest_short());
         let key = key.as_ref().map(tracing::field::display);
@@ -293,7 +293,7 @@ impl Target {
     }
 }
 
-/// Whether the service itself says that it did not look at the request.
+/// Whether the service itself says that it did not process the request.
 fn was_refused(error: &hyper::Error) -> bool {
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,5 +1,4 @@
-//! What a client's request goes through before the layer: what cannot be judged is refused, what can is spelt one way,
-//! and its route is found.
+//! The steps before the layer: refuse malformed requests, normalise the path, find the route.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -23,10 +22,10 @@ use super::site::{Route, Site};
 use super::{own, path};
 use crate::caller::ClientCertificate;
 
-/// The site that holds now, for all connections.
+/// The current site, shared by all connections.
 pub(crate) type Sites = Arc<RwLock<Arc<Site>>>;
 
-/// One client's connection, as its requests see it.
+/// State of one client's connection.
 pub(crate) struct Front {
     pub(crate) sites: Sites,
     pub(crate) asker: Asker,
@@ -34,7 +33,7 @@ pub(crate) struct Front {
     pub(crate) head: Head,
 }
 
-/// The answer to a request that goes no further.
+/// The answer to a refused request.
 type Refused = Box<Response<Bytes>>;
 type Answer = Result<Response<onlyonce::Body<Body>>, Infallible>;
 type Forwarding = <Forward as Service<Request<onlyonce::Body<Incoming>>>>::Future;
@@ -54,7 +53,7 @@ impl hyper::service::Service<Request<Incoming>> for Front {
 }
 
 impl Front {
-    /// The request as it is judged and passed on, and its route; or the answer to one that is neither.
+    /// The normalised request and its route, or an answer.
     fn enter<'a>(
         &self,
         mut request: Request<Incoming>,
@@ -92,7 +91,7 @@ impl Front {
         Ok((request, route))
     }
 
-    /// What the layer goes by, for requests it may have to look at.
+    /// Adds the caller's identity, if the layer may need it.
     fn identified(&self, request: Request<Incoming>, route: &Route, site: &Site) -> Request<Incoming> {
         let (mut parts, body) = request.into_parts();
         let certificate = self.certificate.as_ref();
@@ -112,8 +111,8 @@ impl Front {
     }
 }
 
-/// Exactly one host, in `Host`, and the target without it: HTTP/1.1 demands the header, an absolute target wins over it,
-/// and HTTP/2 has it in the target.
+/// Puts exactly one host into `Host`, and removes it from the target: HTTP/1.1 requires the header, an absolute target
+/// overrides it, and HTTP/2 has it in the target.
 fn name_host(request: &mut Request<Incoming>) -> Result<(), Refused> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();
@@ -147,7 +146,7 @@ fn name_host(request: &mut Request<Incoming>) -> Result<(), Refused> {
     }
 }
 
-/// What can stand in a host and a port, and no list of them.
+/// Whether it has only characters of one host and port.
 fn is_host(host: &[u8]) -> bool {
     host.iter().all(|byte| {
         byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b':' | b'[' | b']' | b'%')
@@ -158,7 +157,7 @@ fn is_same(authority: &Authority, host: &HeaderValue) -> bool {
     authority.as_str().as_bytes().eq_ignore_ascii_case(host.as_bytes())
 }
 
-/// The path in its one spelling. `OPTIONS *` has none.
+/// Normalises the path. `OPTIONS *` has none.
 fn spell(request: &mut Request<Incoming>) -> Result<(), Refused> {
     let uri = request.uri();
     if uri.path() == "*" && *request.method() == Method::OPTIONS {

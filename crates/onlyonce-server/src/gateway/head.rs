@@ -1,12 +1,12 @@
-//! What the HTTP library does not show of a request's head.
+//! Parts of a request's head that hyper does not expose.
 //!
-//! Of a message with both a length and a transfer coding, hyper drops the length, reads the chunks and closes the
-//! connection afterwards. That is unambiguous, but the sender may be at odds with somebody in front of us, so such a
-//! message is refused. To see it, the bytes of each head are kept until the next one; they are looked at only where a
-//! request has a transfer coding at all.
+//! If a message has both a length and a transfer coding, hyper drops the length, reads the chunks and closes the connection
+//! afterwards. That is unambiguous, but a proxy in front of us may have read it otherwise, so such a message is refused. To
+//! detect it, the bytes of each head are kept until the next one; they are parsed only if the request has a transfer
+//! coding.
 //!
-//! A request that was sent before the answer to the one in front of it was read (pipelining) begins somewhere inside
-//! what was read, and is not seen here. What hyper makes of it is unambiguous all the same.
+//! A pipelined request, sent before the previous answer was read, begins inside bytes already read and is not seen here.
+//! hyper's reading of it is unambiguous.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ pub(crate) struct Head(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Something was answered, so what is read next begins a message.
+    /// An answer was written, so the next read begins a message.
     is_over: AtomicBool,
     text: Mutex<Text>,
 }
@@ -29,14 +29,14 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Text {
     bytes: Vec<u8>,
-    /// Where the line begins that is being read.
+    /// Where the current line begins.
     line: usize,
     is_whole: bool,
     is_http2: bool,
 }
 
 impl Head {
-    /// These bytes were read.
+    /// Records bytes that were read.
     pub(crate) fn read(&self, bytes: &[u8]) {
         let mut text = self.0.text.lock().unwrap_or_else(PoisonError::into_inner);
         if text.is_http2 {
@@ -52,7 +52,7 @@ impl Head {
         }
     }
 
-    /// Something was written.
+    /// Records that something was written.
     pub(crate) fn wrote(&self) {
         self.0.is_over.store(true, Ordering::Relaxed);
     }

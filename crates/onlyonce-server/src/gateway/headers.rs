@@ -1,11 +1,11 @@
-//! Which headers pass, and what we add.
+//! Which headers are forwarded, and which are added.
 //!
-//! 1. What is about one connection stays on it (RFC 9110, 7.6.1): what `Connection` names, and those that are so by
-//!    definition. An upgrade is passed on as one.
-//! 2. `Host` is passed on as the client sent it: services make links of it.
-//! 3. `X-Forwarded-For`, `-Proto` and `-Host` say who asked whom, and how. Those of a trusted proxy are continued, anybody
-//!    else's are replaced. `Forwarded` is continued for a trusted proxy that uses it, and else taken off.
-//! 4. A service learns of a keyed request which attempt it is, whose key, and the handle to refer to it by.
+//! 1. Hop-by-hop headers are removed (RFC 9110, 7.6.1): those that `Connection` names, and those defined as such. An upgrade
+//!    is forwarded as one.
+//! 2. `Host` is forwarded as the client sent it: services build links from it.
+//! 3. `X-Forwarded-For`, `-Proto` and `-Host` describe the client. Those of a trusted proxy are extended, all others are
+//!    replaced. `Forwarded` is extended for a trusted proxy that uses it, and otherwise removed.
+//! 4. For a keyed request, the service gets the attempt's number, its scope and its token.
 
 use std::net::IpAddr;
 
@@ -27,11 +27,11 @@ const SCOPE: HeaderName = HeaderName::from_static("onlyonce-scope");
 const HOP_BY_HOP: [HeaderName; 6] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE];
 
-/// Who asks, as the service is told.
+/// The client, as described to the service.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker {
     pub(crate) address: IpAddr,
-    /// The address as text, made once for a connection.
+    /// The address as text, made once per connection.
     text: HeaderValue,
     proto: HeaderValue,
 }
@@ -45,8 +45,8 @@ impl Asker {
     }
 }
 
-/// Takes off what `Connection` names, before anybody judges by it. The header of a key stays for the layer, which
-/// refuses such a request; `Host` and the length are not the sender's to take off.
+/// Removes the headers that `Connection` names, before anything uses them. The key's header stays for the layer, which
+/// refuses such a request; `Host` and the length cannot be removed by the sender.
 pub(crate) fn strip_named(headers: &mut HeaderMap, kept: Option<&HeaderName>) {
     if !headers.contains_key(CONNECTION) {
         return;
@@ -60,7 +60,7 @@ pub(crate) fn strip_named(headers: &mut HeaderMap, kept: Option<&HeaderName>) {
     }
 }
 
-/// Says who asked, and for which host.
+/// Adds the forwarding headers.
 pub(crate) fn forward(headers: &mut HeaderMap, asker: &Asker, is_trusted: bool) {
     let host = headers.get(HOST).cloned();
     if !is_trusted {
@@ -93,7 +93,7 @@ fn element(asker: &Asker) -> HeaderValue {
     HeaderValue::try_from(format!("for={address};proto={proto}")).expect("an address is visible ASCII")
 }
 
-/// As one line: some services read only the first, or only the last.
+/// On one line: some services read only the first line, some only the last.
 fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     if !headers.contains_key(&name) {
         headers.insert(name, value);
@@ -110,7 +110,7 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     headers.insert(name, line);
 }
 
-/// What a request says to a service: nothing about the client's connection. An upgrade is said anew.
+/// The headers of a request to a service: without hop-by-hop ones. An upgrade is added again.
 pub(crate) fn to_service(
     headers: &mut HeaderMap,
     came_by: Version,
@@ -119,7 +119,7 @@ pub(crate) fn to_service(
 ) {
     let has_trailers = headers.get(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
     strip_hop_by_hop(headers);
-    // The client has been told by us to go on, or will be as its body is read.
+    // The gateway itself answers `100 Continue` when the body is read.
     if headers.get(EXPECT).is_some_and(|expects| expects.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         headers.remove(EXPECT);
     }
@@ -151,7 +151,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     headers.insert(COOKIE, line);
 }
 
-/// Which attempt of whose key this is.
+/// Adds the headers about the attempt.
 pub(crate) fn say_attempt(headers: &mut HeaderMap, attempt: &Attempt) {
     let handle = attempt.handle();
     let mut text = [0; 64 + 1 + 32];
@@ -173,13 +173,13 @@ fn hex(bytes: &[u8], text: &mut [u8]) {
     }
 }
 
-/// What an answer says to a client: nothing about the service's connection.
+/// The headers of an answer to a client: without hop-by-hop ones.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
     strip_named(headers, None);
     strip_hop_by_hop(headers);
 }
 
-/// Most answers have none, and one look at their few names is cheaper than a search for each.
+/// Most answers have none, and one pass over their few names is cheaper than a lookup for each.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
         for name in &HOP_BY_HOP {
@@ -188,8 +188,8 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The protocol that a request asks to go on in. Another HTTP is not one: whoever could speak it with the service through
-/// us could send it requests that nobody has judged.
+/// The protocol of an upgrade request. Another HTTP version is refused: it would tunnel requests to the service past every
+/// check.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(CONNECTION)?;
     let mut protocols = headers.get_all(UPGRADE).iter();

@@ -1,4 +1,4 @@
-//! Clients' connections: HTTP/1.1 and HTTP/2, in clear by what the client begins with, with TLS by what both agree on.
+//! Clients' connections: HTTP/1.1 and HTTP/2, detected from the first bytes, or negotiated with TLS.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -20,16 +20,16 @@ use super::phase::Phase;
 use super::worker::{Load, Worker};
 use crate::tls::{Accepted, Acceptor, Stream};
 
-/// A client that has not sent the head of a request by then is closed, also one that has nothing to ask any more. Longer
-/// than the minute for which proxies keep idle connections: whoever closes first loses no request.
+/// The time limit for a client to send the head of its next request, idle connections included. Longer than the minute for
+/// which proxies keep idle connections: if the client closes first, no request is lost.
 const HEAD_WITHIN: Duration = Duration::from_secs(75);
-/// The system has no more descriptors, say: soon it may.
+/// The pause after a failed accept, for example without free descriptors.
 const REST: Duration = Duration::from_millis(50);
 
-/// TLS with clients, where there is any.
+/// TLS with clients, if enabled.
 pub(crate) type Acceptors = Arc<RwLock<Option<Acceptor>>>;
 
-/// Accepts connections and hands each to the worker that has the fewest.
+/// Accepts connections and hands each to the worker with the fewest.
 pub(crate) struct Listener {
     pub(crate) tcp: TcpListener,
     pub(crate) workers: Vec<Worker>,
@@ -39,7 +39,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Until nothing new is to be begun.
+    /// Accepts until the gateway stops.
     pub(crate) async fn accept(self) {
         let mut finishing = self.phase.clone();
         let mut finishing = pin!(finishing.wait_for(|phase| *phase >= Phase::Finishing));
@@ -59,7 +59,7 @@ impl Listener {
         }
     }
 
-    /// The next client, taken off the runtime that accepts: another serves it.
+    /// The next client, detached from the accepting runtime, since a worker serves it.
     async fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (tcp, address) = self.tcp.accept().await?;
         Ok((tcp.into_std()?, address))
@@ -78,7 +78,7 @@ impl Listener {
     }
 }
 
-/// Whether the fault is one client's, and says nothing about the next.
+/// Whether the error is about one client only.
 fn is_of_one(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
@@ -89,13 +89,13 @@ pub(crate) struct Connection {
     sites: Sites,
     acceptor: Option<Acceptor>,
     phase: watch::Receiver<Phase>,
-    /// Whoever waits for all connections to end waits for this.
+    /// Counts open connections: a stop waits until all are dropped.
     _open: watch::Receiver<()>,
     _load: Load,
 }
 
 impl Connection {
-    /// Serves it to its end, by the runtime this is called in.
+    /// Serves the connection to its end on the current runtime.
     pub(crate) async fn serve(mut self, tcp: TcpStream, address: SocketAddr) {
         let Ok(()) = tcp.set_nodelay(true) else { return };
         let Ok(tcp) = tokio::net::TcpStream::from_std(tcp) else { return };

@@ -1,8 +1,8 @@
 //! The gateway: the layer in front of a service in any language.
 //!
-//! Threads of their own serve, one a core ([`worker`]). It holds no rule of idempotency. A request goes
-//! `listener` → `front` (refuse what cannot be judged, spell the path, find the route) → the layer →
-//! `forward` (send it once, say what is certain) → the service.
+//! Each core has its own serving thread ([`worker`]). The gateway has no idempotency rules of its own. A request passes
+//! `listener` → `front` (refuse malformed requests, normalise the path, find the route) → the layer →
+//! `forward` (send it once, report what is known) → the service.
 
 mod body;
 mod client;
@@ -41,10 +41,10 @@ use self::worker::Worker;
 use crate::config::Config;
 use crate::tls::Acceptor;
 
-/// How long what was given up may take to write that down and to tell its clients.
+/// How long abandoned requests may take to record their state and answer their clients.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
 
-/// A gateway that serves.
+/// A running gateway.
 pub(crate) struct Gateway {
     address: SocketAddr,
     is_secure: bool,
@@ -53,14 +53,14 @@ pub(crate) struct Gateway {
     threads: Vec<thread::JoinHandle<()>>,
     acceptor: listener::Acceptors,
     phase: watch::Sender<Phase>,
-    /// Held by every client's connection.
+    /// Every client's connection holds a receiver.
     open: watch::Sender<()>,
     accepting: JoinHandle<()>,
     config: RwLock<Config>,
 }
 
 impl Gateway {
-    /// Serves by these settings from now on.
+    /// Starts serving with these settings.
     pub(crate) async fn start(config: Config, engine: Arc<Engine>, place: Place) -> Result<Self> {
         let (phase, _) = watch::channel(Phase::Serving);
         let (open, _) = watch::channel(());
@@ -96,7 +96,7 @@ impl Gateway {
         })
     }
 
-    /// Where clients come in.
+    /// The address for clients.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -106,11 +106,11 @@ impl Gateway {
         format!("{}://{}", if self.is_secure { "https" } else { "http" }, self.address())
     }
 
-    /// Serves by these settings from the next request on; those under way end under the ones they came under. What they
-    /// say that takes a restart is returned, and stays as it was.
+    /// Serves with these settings from the next request on; requests in flight keep the old ones. Returns the settings that
+    /// need a restart, which stay unchanged.
     pub(crate) fn reload(&self, mut config: Config) -> Result<Vec<&'static str>> {
         let mut held = self.config.write().unwrap_or_else(PoisonError::into_inner);
-        // All of them are made before any holds: a fault leaves every worker as it was.
+        // All are made before any is used: a fault leaves every worker unchanged.
         let sites =
             self.workers.iter().map(|worker| self.site(&config, worker)).collect::<Result<Vec<_>>>()?;
         let acceptor = match (self.is_secure, &config.tls) {
@@ -128,18 +128,18 @@ impl Gateway {
         Ok(stays)
     }
 
-    /// A worker's next site.
+    /// A worker's new site.
     fn site(&self, config: &Config, worker: &Worker) -> Result<Site> {
         Site::new(config, &self.engine, &Ending::of(&self.phase), Some(&worker.site()))
     }
 
-    /// The settings it serves by.
+    /// The current settings.
     pub(crate) fn config(&self) -> Config {
         self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes no more requests, finishes those under way within `stop_after`, also those whose clients have gone, and gives
-    /// up what is left then: what was sent is unknown or retryable, by its effects.
+    /// Stops accepting, finishes requests in flight within `stop_after`, also those whose clients have disconnected, and abandons
+    /// the rest: what was sent becomes unknown or retryable, by its effects.
     pub(crate) async fn stop(self, stop_after: Duration) {
         self.phase.send_replace(Phase::Finishing);
         if timeout(stop_after, self.finished()).await.is_err() {
@@ -151,22 +151,22 @@ impl Gateway {
         }
         let Self { workers, threads, accepting, .. } = self;
         accepting.abort();
-        // Aborted is what it should have been, unless it has ended.
+        // It ends as aborted, unless it had ended before.
         drop(accepting.await);
         drop(workers);
-        // A thread that panicked has said so.
+        // A thread that panicked has logged it.
         let joined = move || threads.into_iter().for_each(|thread| drop(thread.join()));
         drop(tokio::task::spawn_blocking(joined).await);
     }
 
-    /// Ready once no client is connected and no work goes on for any that was.
+    /// Waits until no client is connected and no work is in flight.
     async fn finished(&self) {
         self.open.closed().await;
         self.engine.idle().await;
     }
 }
 
-/// What cannot change while it runs: those settings stay, and their names are returned.
+/// Keeps the settings that need a restart, and returns their names.
 fn keep(config: &mut Config, held: &Config, is_secure: bool) -> Vec<&'static str> {
     let mut stays = Vec::new();
     if config.listen != held.listen {

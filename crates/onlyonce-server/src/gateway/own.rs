@@ -1,6 +1,6 @@
-//! What the gateway answers itself: its own paths, and requests it cannot pass on.
+//! Answers of the gateway itself: its own paths, and requests it cannot forward.
 //!
-//! Nothing under `/_onlyonce/` ever goes to a service.
+//! Nothing under `/_onlyonce/` is ever forwarded to a service.
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION};
@@ -11,8 +11,8 @@ use crate::problem;
 
 const PREFIX: &str = "/_onlyonce";
 
-/// The answer to a request on one of the gateway's own paths. None where it is for a service, or a question about a key,
-/// which the layer answers. The path is normalised.
+/// The answer to a request on one of the gateway's own paths. `None` if it is for a service, or a query about a key, which
+/// the layer answers. The path is normalised.
 pub(crate) fn answer<B>(request: &Request<B>) -> Option<Response<Bytes>> {
     if !is_own(request.uri().path()) || asked_route(request.method(), request.uri()).is_some() {
         return None;
@@ -24,19 +24,19 @@ fn is_own(path: &str) -> bool {
     path.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A request that is not HTTP as we can pass it on.
+/// 400: the request cannot be forwarded.
 pub(crate) fn bad_request(detail: &str) -> Response<Bytes> {
     problem::plain(StatusCode::BAD_REQUEST, detail)
 }
 
-/// The same, and nothing more is read from this client's connection: what follows may not be a request.
+/// The same, and the connection is closed: the bytes that follow may not be a request.
 pub(crate) fn bad_request_and_close(detail: &str) -> Response<Bytes> {
     let mut response = bad_request(detail);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-/// A tunnel to somewhere else is not what a gateway is for.
+/// The gateway does not offer `CONNECT`.
 pub(crate) fn no_tunnels() -> Response<Bytes> {
     let detail = "The gateway opens no tunnels: CONNECT is not supported.";
     let mut response = problem::plain(StatusCode::METHOD_NOT_ALLOWED, detail);

@@ -1,24 +1,26 @@
-//! One spelling for every path (RFC 3986, section 6.2.2).
+//! Path normalisation (RFC 3986, section 6.2.2).
 //!
-//! Whoever spells a protected path differently must not walk around its protection, so the path that is judged is the
-//! path the service receives.
+//! Another spelling of a protected path must not bypass its protection, so the path that is matched is the path that the
+//! service receives.
 //!
-//! 1. Escapes of unreserved characters are decoded: `/%6frders` is `/orders`. The others stay, in upper case.
+//! 1. Escapes of unreserved characters are decoded: `/%6frders` is `/orders`. Other escapes stay, in upper case.
 //! 2. Dot segments are removed, also escaped ones: `/a/%2e%2e/orders` is `/orders`.
-//! 3. Slashes are kept as they come: `//orders` and `/orders/` are other paths than `/orders`.
-//! 4. What cannot be judged is refused: an escape that is none, an escaped control character, and a dot segment behind
-//!    an escaped slash, which some services resolve and others do not.
+//! 3. Slashes are kept: `//orders` and `/orders/` are other paths than `/orders`.
+//! 4. Ambiguous paths are refused: an invalid escape, an escaped control character, and a dot segment next to an
+//!    escaped slash, which some services resolve and others do not.
 
 use std::borrow::Cow;
 
-/// Why a path cannot be judged.
+use onlyonce::percent::{self, Piece};
+
+/// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// `%` without two hexadecimal digits behind it.
+    /// `%` without two hexadecimal digits.
     Escape,
-    /// A control character, in clear or escaped.
+    /// A control character, escaped or not.
     Control,
-    /// `..%2F`: a dot segment to whoever decodes the slash first.
+    /// `..%2F`: a dot segment for services that decode the slash first.
     HiddenDots,
     /// It does not begin with a slash.
     Relative,
@@ -36,7 +38,7 @@ impl Fault {
     }
 }
 
-/// The one spelling of a path; nothing is copied where it is spelt so already, as most are.
+/// The normalised path; nothing is copied if it is normalised already, as most are.
 pub(crate) fn normalised(path: &str) -> Result<Cow<'_, str>, Fault> {
     if !path.starts_with('/') {
         return Err(Fault::Relative);
@@ -51,7 +53,7 @@ pub(crate) fn normalised(path: &str) -> Result<Cow<'_, str>, Fault> {
     Ok(Cow::Owned(without_dots(&decoded)?))
 }
 
-/// No escape and no segment that begins with a dot: there is nothing to do.
+/// No escape and no segment that begins with a dot: nothing to normalise.
 fn is_plain(path: &[u8]) -> bool {
     let mut after_slash = false;
     for byte in path {
@@ -65,31 +67,17 @@ fn is_plain(path: &[u8]) -> bool {
 }
 
 fn decoded(path: &str) -> Result<String, Fault> {
-    let mut text = String::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((before, after)) = rest.split_once('%') {
-        text.push_str(before);
-        let byte = after.get(..2).and_then(octet).ok_or(Fault::Escape)?;
-        match byte {
-            control if control.is_ascii_control() => return Err(Fault::Control),
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                text.push(char::from(byte));
-            }
-            _ => {
-                text.push('%');
-                text.extend(after[..2].chars().map(|digit| digit.to_ascii_uppercase()));
-            }
+    let mut text = Vec::with_capacity(path.len());
+    for piece in percent::pieces(path.as_bytes()) {
+        match piece {
+            Piece::Plain(byte) => text.push(byte),
+            Piece::Escaped(byte) if byte.is_ascii_control() => return Err(Fault::Control),
+            Piece::Escaped(byte) if percent::is_unreserved(byte) => text.push(byte),
+            Piece::Escaped(byte) => text.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            Piece::Malformed => return Err(Fault::Escape),
         }
-        rest = &after[2..];
     }
-    text.push_str(rest);
-    Ok(text)
-}
-
-/// The octet that two hexadecimal digits stand for.
-pub(super) fn octet(digits: &str) -> Option<u8> {
-    let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_hex.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+    Ok(String::from_utf8(text).expect("text stays text where only ASCII is put into it"))
 }
 
 /// RFC 3986, 5.2.4, for a path that begins with a slash.
@@ -122,7 +110,7 @@ fn without_dots(path: &str) -> Result<String, Fault> {
     Ok(text)
 }
 
-/// Whether somebody who takes escaped slashes, or backslashes, for slashes would find a dot segment inside.
+/// Whether a service that treats escaped slashes or backslashes as slashes would find a dot segment.
 fn hides_dots(segment: &str) -> bool {
     let parts = segment.split("%2F").flat_map(|part| part.split("%5C")).flat_map(|part| part.split('\\'));
     let mut parts = parts.peekable();
@@ -136,7 +124,7 @@ mod tests {
 
     fn is(path: &str, expected: &str) {
         assert_eq!(normalised(path).as_deref(), Ok(expected), "{path}");
-        // What is normalised stays so.
+        // Normalising is idempotent.
         assert_eq!(normalised(expected).as_deref(), Ok(expected), "{expected}");
     }
 

@@ -1,19 +1,19 @@
-//! How far a gateway is on its way to its end.
+//! The phases of a gateway's shutdown.
 
 use tokio::sync::watch;
 
-/// How far it is.
+/// The current phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// Requests are served.
     Serving,
-    /// What is under way is finished, and nothing new is begun.
+    /// Requests in flight are finished, and no new ones accepted.
     Finishing,
-    /// What is still under way is given up.
+    /// Requests still in flight are abandoned.
     Ending,
 }
 
-/// Tells when the end has come.
+/// Signals the phase `Ending`.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending(watch::Receiver<Phase>);
 
@@ -22,13 +22,13 @@ impl Ending {
         Self(phase.subscribe())
     }
 
-    pub(crate) fn has_come(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         *self.0.borrow() == Phase::Ending
     }
 
-    /// Ready once it has come; also where nobody is left who could say so.
-    pub(crate) async fn come(&self) {
-        // Either way it is over.
+    /// Waits for it; also returns if the gateway was dropped.
+    pub(crate) async fn wait(&self) {
+        // Either result means that the gateway ends.
         let _ = self.0.clone().wait_for(|phase| *phase == Phase::Ending).await;
     }
 }

@@ -1,8 +1,7 @@
 //! Connections to one service, kept for the next request.
 //!
-//! Our own, since it must be certain about one thing that pools for general use are vague about: whether anything of a
-//! request was sent. hyper's connection hands a request back where it has not begun to write it, and only such a one is
-//! given to another connection.
+//! A pool of our own, since general pools do not report exactly whether any byte of a request was sent. hyper's connection
+//! returns a request if it has not begun to write it, and only such a request is sent on another connection.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,10 +20,10 @@ use super::together::Together;
 use crate::config::{Protocol, Upstream};
 use crate::tls::Connector;
 
-/// Services close idle connections after 5 s (Node) to 75 s (nginx). A request that is sent as they do is lost, so ours
-/// are closed sooner.
+/// Services close idle connections after 5 s (Node) to 75 s (nginx). A request sent at that moment is lost, so ours are
+/// closed earlier.
 const IDLE_MAX: Duration = Duration::from_secs(4);
-/// How many are kept idle at most.
+/// Most idle connections.
 const IDLE_COUNT_MAX: usize = 1024;
 
 pub(crate) struct Pool {
@@ -32,9 +31,9 @@ pub(crate) struct Pool {
     connector: Connector,
     ending: Ending,
     idle: Mutex<Vec<Idle>>,
-    /// The one connection that all requests share, where HTTP/2 is spoken.
+    /// The one HTTP/2 connection that all requests share.
     shared: tokio::sync::Mutex<Option<http2::SendRequest<Upload>>>,
-    /// A service behind TLS says only in the handshake which it speaks.
+    /// With TLS, the handshake decides which version is used.
     speaks_http1: AtomicBool,
 }
 
@@ -43,20 +42,20 @@ struct Idle {
     since: Instant,
 }
 
-/// A connection that a request may be sent on.
+/// A connection for a request.
 pub(crate) enum Sender {
     Http1(http1::SendRequest<Upload>),
     Http2(http2::SendRequest<Upload>),
 }
 
-/// Where the connection came from.
+/// Whether the connection was kept or is new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Kept,
     Fresh,
 }
 
-/// A connection that goes back to its pool.
+/// A connection that returns to its pool.
 pub(crate) struct Lent {
     pool: Arc<Pool>,
     sender: http1::SendRequest<Upload>,
@@ -80,7 +79,7 @@ impl Pool {
         pool
     }
 
-    /// A connection to send a request on: one that was kept, unless only a fresh one will do.
+    /// A connection for a request: a kept one, unless a new one is wanted.
     pub(crate) async fn connection(&self, wanted: Origin) -> Result<(Sender, Origin)> {
         if self.speaks_http1.load(Ordering::Relaxed) {
             if let (Origin::Kept, Some(sender)) = (wanted, self.kept()) {
@@ -88,7 +87,7 @@ impl Pool {
             }
             return Ok((self.connect().await?, Origin::Fresh));
         }
-        // Whoever comes while the connection is made waits for it here, rather than making another.
+        // Other requests wait here while the connection is made, rather than making another.
         let mut shared = self.shared.lock().await;
         match &*shared {
             Some(sender) if sender.is_ready() && wanted == Origin::Kept => {
@@ -104,7 +103,7 @@ impl Pool {
         Ok((sender, Origin::Fresh))
     }
 
-    /// The one used last: the longer the others rest, the sooner they can be closed.
+    /// The most recently used one, so that the others become idle and can be closed.
     fn kept(&self) -> Option<http1::SendRequest<Upload>> {
         let mut idle = self.idle();
         while let Some(kept) = idle.pop() {
@@ -118,22 +117,22 @@ impl Pool {
     async fn connect(&self) -> Result<Sender> {
         let connected = tokio::select! {
             connected = self.connector.connect(&self.upstream) => connected?,
-            () = self.ending.come() => bail!("the gateway stops"),
+            () = self.ending.wait() => bail!("the gateway stops"),
         };
         let (io, ending) = (TokioIo::new(connected.stream), self.ending.clone());
         if connected.version == Version::HTTP_2 {
             let parts = Together::default();
             let (sender, connection) = http2::handshake(parts.clone(), io).await?;
-            // What goes wrong on a connection, its requests are told. Dropped at the end, it tells them that too.
+            // Requests get the connection's errors, also when it is dropped.
             tokio::spawn(async move {
-                tokio::select! { () = parts.run(connection) => {}, () = ending.come() => {} }
+                tokio::select! { () = parts.run(connection) => {}, () = ending.wait() => {} }
             });
             return Ok(Sender::Http2(sender));
         }
         let (sender, connection) = http1::handshake(io).await?;
         let connection = connection.with_upgrades();
         tokio::spawn(async move {
-            tokio::select! { _ = connection => {}, () = ending.come() => {} }
+            tokio::select! { _ = connection => {}, () = ending.wait() => {} }
         });
         Ok(Sender::Http1(sender))
     }
@@ -150,7 +149,7 @@ impl Pool {
     }
 }
 
-/// Closes what nobody has used for a while, as long as there is a pool.
+/// Closes idle connections while the pool exists.
 async fn close_idle(pool: Weak<Pool>) {
     let mut rounds = interval(IDLE_MAX / 4);
     loop {
@@ -161,7 +160,7 @@ async fn close_idle(pool: Weak<Pool>) {
 }
 
 impl Sender {
-    /// Sends a request. Handed back, nothing of it was sent.
+    /// Sends a request. If it is returned, nothing of it was sent.
     pub(crate) async fn send(
         &mut self,
         request: Request<Upload>,
@@ -189,8 +188,8 @@ impl Sender {
 }
 
 impl Lent {
-    /// The answer has been read to its end. The connection may still be busy for a moment, or for as long as the
-    /// service goes on taking a body whose end it did not wait for.
+    /// The answer was read to its end. The connection may still be busy while the service reads a body whose end it did not
+    /// wait for.
     pub(crate) fn give_back(self) {
         let Self { pool, mut sender } = self;
         if sender.is_ready() {

@@ -1,10 +1,10 @@
-//! Which route a request is on: the first of the file that matches.
+//! Matches requests to routes: the first match in the file wins.
 
 use http::Method;
 
 use crate::config::{Pattern, Segment};
 
-/// Whether a pattern is about this request. `path` is normalised.
+/// Whether a pattern matches this request. `path` is normalised.
 pub(crate) fn matches(pattern: &Pattern, method: &Method, path: &str) -> bool {
     pattern.method.as_ref().is_none_or(|wanted| wanted == method) && is_along(&pattern.segments, path)
 }
@@ -13,7 +13,7 @@ fn is_along(pattern: &[Segment], path: &str) -> bool {
     let mut segments = path.strip_prefix('/').unwrap_or(path).split('/');
     for wanted in pattern {
         match (wanted, segments.next()) {
-            // Also where nothing is left: `/b/**` matches `/b`.
+            // Also an empty rest: `/b/**` matches `/b`.
             (Segment::Rest, _) => return true,
             (_, None) => return false,
             (Segment::One, Some("")) => return false,

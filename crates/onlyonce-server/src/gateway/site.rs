@@ -1,4 +1,4 @@
-//! What holds now: the routes of the settings as they were last read, each with its own layer and service.
+//! The current routes, each with its own layer and service; rebuilt by a reload.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::config::{self, Config, Pattern, Upstream};
 use crate::published::Published;
 use crate::tls::Connector;
 
-/// All that a request is judged by. Made anew by a reload; a request keeps the one it came under.
+/// Everything that depends on the settings. A reload makes a new one; a request keeps the one it began with.
 pub(crate) struct Site {
     pub(crate) callers: Callers,
     routes: Vec<Route>,
@@ -28,7 +28,7 @@ pub(crate) struct Site {
 }
 
 pub(crate) struct Route {
-    /// None for what no route matches: each method and path is a name of its own there.
+    /// `None` for the default route: there the method and path are the name.
     pub(crate) name: Option<onlyonce::Route>,
     pub(crate) policy: Policy,
     pub(crate) service: Service<Forward>,
@@ -36,8 +36,8 @@ pub(crate) struct Route {
 }
 
 impl Site {
-    /// Of these settings. Connections to services that are still named are taken over from the site `before`, unless what
-    /// their certificates are checked against may have changed.
+    /// From these settings. Connections to services that are still configured are taken over from the site `before`, unless
+    /// the CAs may have changed.
     pub(crate) fn new(
         config: &Config,
         engine: &Arc<Engine>,

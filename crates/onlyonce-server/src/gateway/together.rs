@@ -14,7 +14,7 @@ use hyper::rt::Executor;
 
 type Part = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The parts of a connection that wait for their first turn.
+/// Parts of a connection that were not polled yet.
 #[derive(Clone, Default)]
 pub(crate) struct Together(Arc<Mutex<Vec<Part>>>);
 
@@ -25,7 +25,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Together {
 }
 
 impl Together {
-    /// Runs `connection` and every part that it makes, turn by turn.
+    /// Runs `connection` and every part that it spawns, in one task.
     pub(crate) async fn run<T>(self, connection: impl Future<Output = T>) {
         let mut connection = pin!(connection);
         let mut has_ended = false;

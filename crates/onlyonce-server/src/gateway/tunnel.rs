@@ -1,4 +1,4 @@
-//! Connections that have become another protocol: bytes pass both ways until either side ends.
+//! Upgraded connections: bytes are copied both ways until either side ends.
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -6,7 +6,7 @@ use tokio::io::copy_bidirectional;
 
 use super::phase::Ending;
 
-/// Opens tunnels, and closes them when the gateway ends: a web socket has no end of its own that could be waited for.
+/// Opens tunnels, and closes them at shutdown: a web socket may never end by itself.
 #[derive(Clone)]
 pub(crate) struct Tunnels(Ending);
 
@@ -15,7 +15,7 @@ impl Tunnels {
         Self(ending)
     }
 
-    /// Joins the two once both have changed. Either side's fault ends the other.
+    /// Joins the two once both have upgraded. An error on either side closes the other.
     pub(crate) fn open(&self, client: OnUpgrade, service: OnUpgrade) {
         let ending = self.0.clone();
         tokio::spawn(async move {
@@ -25,7 +25,7 @@ impl Tunnels {
                         tracing::debug!(%error, "a tunnel broke");
                     }
                 }
-                () = ending.come() => {}
+                () = ending.wait() => {}
             }
         });
     }

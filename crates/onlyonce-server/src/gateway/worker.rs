@@ -1,5 +1,5 @@
-//! Who serves clients: a thread a core, each with a runtime of its own, a site of its own, and so connections to services of
-//! its own. A request is read, sent on and answered by one thread, and nothing of it wakes another
+//! Serving threads: one per core, each with its own runtime, site and connections to services. A request is read,
+//! forwarded and answered by one thread, without waking another
 //! (docs/decisions/0020-a-runtime-per-core.md).
 
 use std::net::{SocketAddr, TcpStream};
@@ -21,30 +21,30 @@ use super::site::Site;
 pub(crate) enum Place {
     /// By threads of their own, one a core.
     Threads,
-    /// By the runtime that starts the gateway: for tests that move its clock, or look at one worker's connections.
+    /// On the runtime that starts the gateway: for tests that move its clock, or inspect one worker's connections.
     Here,
 }
 
-/// How many threads there are where the system does not say how many cores it has.
+/// How many threads if the number of cores is unknown.
 const COUNT_UNKNOWN: usize = 2;
-/// Shorter than any time-out of a request: that of the store is 2 s.
+/// Shorter than any time-out of a request: the store's is 2 s.
 const TICK: Duration = Duration::from_millis(500);
 
-/// One that serves. Its thread ends when the last of these is gone, and drops what is still served there.
+/// One worker. Its thread ends when the last clone is dropped, and drops its connections.
 #[derive(Clone)]
 pub(crate) struct Worker {
     runtime: Handle,
     sites: Sites,
-    /// Held by each of its connections.
+    /// Each of its connections holds a clone.
     load: Load,
     _wanted: Option<watch::Sender<()>>,
 }
 
-/// Counts those who hold it.
+/// A reference count.
 pub(crate) type Load = Arc<()>;
 
 impl Worker {
-    /// All of a gateway's, each with a site of its own, and the threads to wait for at the end.
+    /// Starts all workers, each with its own site, and returns the threads to join at the end.
     pub(crate) fn start_all(
         place: Place,
         site: impl Fn() -> Result<Site>,
@@ -79,12 +79,12 @@ impl Worker {
         Arc::strong_count(&self.load)
     }
 
-    /// What its requests are judged by now.
+    /// The current site.
     pub(crate) fn site(&self) -> Arc<Site> {
         self.sites.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What its requests are judged by from the next one on.
+    /// Sets the site for the next requests.
     pub(crate) fn set_site(&self, site: Site) {
         *self.sites.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(site);
     }
@@ -101,13 +101,13 @@ impl Worker {
     }
 }
 
-/// Until nobody wants it any more.
+/// Runs until the worker is dropped.
 fn serve(runtime: &Runtime, mut unwanted: watch::Receiver<()>) {
     runtime.block_on(async {
         let mut ticks = interval(TICK);
         loop {
-            // A timer that ends before the runtime would next wake by itself makes it write to itself, one system call a
-            // timer: most requests on a durable store would. So it always wakes sooner than any of them.
+            // A timer that ends before the runtime's next wake-up makes the runtime write to its own event descriptor, one system
+            // call per timer, for most requests on a durable store. So the runtime always wakes earlier than any of them.
             tokio::select! {
                 _ = ticks.tick() => {}
                 changed = unwanted.changed() => {

@@ -1,4 +1,4 @@
-//! The routes as an OpenAPI fragment: the key's header on every covered operation, and what clients may be answered.
+//! The routes as an OpenAPI fragment: the key's header on every covered operation, and the gateway's own responses.
 
 use http::Method;
 use onlyonce::policy::Mode;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{Config, Pattern, Route, Segment};
 
-/// A path that stands for every other one.
+/// A path for all others.
 const ANY_PATH: &str = "/{path}";
 
 pub(super) fn document(config: &Config) -> Value {
@@ -16,7 +16,7 @@ pub(super) fn document(config: &Config) -> Value {
         let (path, parameters) = route.pattern.as_ref().map_or_else(any_path, path);
         let item = paths.entry(path).or_insert_with(|| item(&parameters));
         for method in methods(route) {
-            // The first route of the file that matches wins, here too.
+            // The first matching route wins, here too.
             let name = method.as_str().to_ascii_lowercase();
             item.as_object_mut()
                 .expect("an item was made an object")
@@ -36,7 +36,7 @@ pub(super) fn document(config: &Config) -> Value {
     })
 }
 
-/// The covered methods this route is about.
+/// The covered methods of this route.
 fn methods(route: &Route) -> Vec<&Method> {
     let only = route.pattern.as_ref().and_then(|pattern| pattern.method.as_ref());
     route.policy.methods.iter().filter(|method| only.is_none_or(|only| only == *method)).collect()
@@ -98,7 +98,7 @@ fn operation(route: &Route, method: &Method) -> Value {
     })
 }
 
-/// What a client may be answered besides the service's own answers, by status.
+/// The gateway's own responses, by status.
 fn responses(route: &Route) -> Value {
     let dialect = &route.policy.dialect;
     let mut by_status: Map<String, Value> = Map::new();

@@ -15,18 +15,18 @@ use super::{HTTP1, HTTP2, Stream, files, provider};
 use crate::caller::ClientCertificate;
 use crate::config::Tls;
 
-/// A client that is slower than this is not going to send a request either.
+/// A client slower than this is not going to send a request either.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// Accepts clients with the certificate that was in the files when it was made. A reload makes a new one; connections that
-/// are there stay as they are.
+/// Accepts clients with the certificate that was in the files when it was made. A reload makes a new one; open connections
+/// stay unchanged.
 #[derive(Clone)]
 pub(crate) struct Acceptor(TlsAcceptor);
 
 /// A client's connection.
 pub(crate) struct Accepted {
     pub(crate) stream: Stream,
-    /// Who it was proved to be, where it showed a certificate.
+    /// The verified client certificate, if there is one.
     pub(crate) certificate: Option<ClientCertificate>,
 }
 
@@ -38,7 +38,7 @@ impl Acceptor {
             None => builder.with_no_client_auth(),
             Some(path) => {
                 let roots = Arc::new(files::roots("tls.client_ca", path)?);
-                // Whether a certificate is needed is up to a route's scope. One that is shown must be good.
+                // Whether a certificate is required depends on a route's scope. One that is presented must be valid.
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(roots, provider()).allow_unauthenticated();
                 builder.with_client_cert_verifier(verifier.build().context("tls.client_ca")?)
@@ -49,13 +49,13 @@ impl Acceptor {
         let mut config = builder.with_single_cert(chain, key).map_err(|error| unfit(tls, &error))?;
         config.alpn_protocols = vec![HTTP2.into(), HTTP1.into()];
         if tls.client_ca.is_some() {
-            // A resumed session is not verified again: it would go on after its certificate has expired.
+            // A resumed session is not verified again: it would outlive its certificate.
             config.session_storage = Arc::new(NoServerSessionStorage {});
         }
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// The handshake. It waits for the client: not to be called where other clients would wait for it too.
+    /// The handshake. It waits for the client, so it must not run in the accept loop.
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<Accepted> {
         let stream = timeout(HANDSHAKE_MAX, self.0.accept(stream)).await??;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);

@@ -1,6 +1,6 @@
-//! Connections to upstreams, in clear or with TLS.
+//! Connections to upstreams, with or without TLS.
 //!
-//! Whatever fails here, no byte of a request was sent: the work did not run.
+//! If anything fails here, no byte of a request was sent: the work did not run.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,21 +19,21 @@ use tokio_rustls::TlsConnector;
 use super::{HTTP1, HTTP2, Stream, files, provider};
 use crate::config::{Config, Protocol, Upstream};
 
-/// DNS, TCP and TLS together. A network that is there takes a fraction of it.
+/// The time limit for DNS, TCP and TLS together. A working network takes a fraction of it.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// Makes connections to upstreams.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    /// None where no upstream of the settings has TLS: then nobody needs to have roots.
+    /// `None` if no upstream uses TLS: then no CAs are needed.
     tls: Option<Arc<ClientConfig>>,
 }
 
-/// A connection that nothing was sent on.
+/// A connection on which nothing was sent.
 #[derive(Debug)]
 pub(crate) struct Connected {
     pub(crate) stream: Stream,
-    /// HTTP/1.1 or HTTP/2: what both sides speak.
+    /// The negotiated HTTP version.
     pub(crate) version: Version,
 }
 
@@ -126,7 +126,7 @@ fn system_roots() -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// Each address of the host has its share of the time that is left, so that a dead one does not take all of it.
+/// Each address of the host gets a share of the remaining time, so that a dead one does not use it all.
 async fn tcp(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "its name has no address");

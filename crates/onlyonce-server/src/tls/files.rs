@@ -36,7 +36,7 @@ pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     })
 }
 
-/// Authorities that somebody else's certificate is checked against.
+/// The CAs that certificates are checked against.
 pub(super) fn roots(setting: &str, path: &Path) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(setting, path)? {
@@ -52,7 +52,7 @@ fn read(setting: &str, path: &Path) -> Result<Vec<u8>> {
         .with_context(|| format!("{setting}: {path:?} cannot be read; correct the path or its permissions"))
 }
 
-/// What is legal and risky about the files, for `check` and for the log at start. A file that cannot be read is an
+/// Legal but risky things about the files, for `check` and for the log at start. A file that cannot be read is an
 /// error elsewhere.
 pub(crate) fn warnings(tls: &Tls) -> Vec<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -19,7 +19,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::*;
 use crate::config::{Config, Log, LogFormat, Protocol, Route, Tls, Upstream};
 
-/// A folder of its own, gone when this is dropped.
+/// A folder of its own, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -27,7 +27,7 @@ impl Folder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("onlyonce-tls-{}-{number}", std::process::id()));
-        // A process of the same number may have left one when it was killed.
+        // A killed process with the same pid may have left one.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).expect("a folder");
         Self(path)
@@ -446,7 +446,7 @@ async fn who_cannot_be_reached_is_told_of() {
     assert!(connector.connect(&nowhere).await.is_err());
 }
 
-/// The clock is stopped and moves on by itself once everybody waits.
+/// The paused clock advances whenever every task waits.
 #[tokio::test]
 async fn an_upstream_that_never_answers_is_given_up() {
     let place = Place::new();

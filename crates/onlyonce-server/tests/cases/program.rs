@@ -1,4 +1,4 @@
-//! `onlyonce serve`: a process, on a file of its own.
+//! `onlyonce serve` as a process, each with its own store file.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Lives of the gateway: started, waited for, killed. Every wait is for a line or for an exit.
+//! The gateway process: started, waited for, killed. Every wait is for a line or an exit.
 
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;

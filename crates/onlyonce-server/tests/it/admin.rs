@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use onlyonce_testkit::disk::Disk;
 use serde_json::Value;
 
 use crate::program::Folder;
@@ -46,6 +47,37 @@ fn pay(serving: &Serving, path: &str, key: &str) -> String {
         "POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ann\r\nIdempotency-Key: {key}\r\n\
          Content-Length: 0\r\nConnection: close\r\n\r\n"
     ))
+}
+
+/// X06, O04: a sync that failed is the last one: the gateway is not ready, says why, and refuses until it is restarted.
+#[test]
+fn a_gateway_whose_store_could_not_be_synced_is_not_ready_until_a_restart() {
+    let folder = Folder::new();
+    let disk = Disk::new(folder.path(), &folder.path().join("onlyonce.db"));
+    let mut command = crate::program::onlyonce();
+    command.envs(disk.environment());
+    let (upstream, store) = (format!("http://{}", service()), folder.url("onlyonce.db"));
+    let arguments = ["--upstream", &upstream, "--store", &store];
+    let mut serving = Serving::start_as(command, &arguments);
+    assert!(pay(&serving, "/", "before").contains("201 Created"));
+    disk.fail("-wal");
+    assert!(pay(&serving, "/", "meanwhile").contains("503 "));
+    disk.recover();
+    assert!(pay(&serving, "/", "afterwards").contains("503 "));
+    let (status, body) = get(serving.admin(), "/readyz");
+    let told = &json(&body)["store"];
+    assert_eq!((status, &told["code"]), (503, &Value::from("sqlite.sync_failed")), "{body}");
+    assert!(told["detail"].as_str().unwrap().contains("restart this process"), "{body}");
+    assert!(
+        serving.says("a sync of the store file failed").contains("onlyonce.db"),
+        "the log names the file"
+    );
+    drop(serving);
+    let serving = Serving::start(&arguments);
+    assert_eq!(get(serving.admin(), "/readyz").0, 200);
+    let replay = pay(&serving, "/", "before");
+    assert!(replay.to_lowercase().contains("idempotent-replayed: true"), "{replay}");
+    assert!(pay(&serving, "/", "afterwards").contains("201 Created"));
 }
 
 /// O04

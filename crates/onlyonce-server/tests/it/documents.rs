@@ -1,4 +1,4 @@
-//! Pages that must agree with the code.
+//! Documentation that must agree with the code.
 
 use std::collections::BTreeSet;
 use std::fs;

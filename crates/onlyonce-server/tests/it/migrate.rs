@@ -68,17 +68,17 @@ fn what_would_be_applied_is_shown_and_then_applied_once() {
     let (folder, url) = (Folder::new(), Server::shared().fresh_schema());
     let schema = schema_of(&url);
     let told = done(&folder.run(&["migrate", "--dry-run", "--store", &url]));
-    assert!(told.contains(": schema version 0, this release's is 6\n"), "{told}");
-    assert!(told.contains("\nmigration 1 \"0001-records\"\n"), "{told}");
+    assert!(told.contains(": schema version 0, this release's is 1\n"), "{told}");
+    assert!(told.contains("\nmigration 1 \"0001-first\"\n"), "{told}");
     assert!(told.contains(&format!("CREATE TABLE \"{schema}\".onlyonce_record (")), "{told}");
-    assert!(told.ends_with("would apply 6 migrations; nothing was changed\n"), "{told}");
+    assert!(told.ends_with("would apply 1 migration; nothing was changed\n"), "{told}");
     assert_eq!(tables(schema), "0");
 
     let told = done(&folder.run(&["migrate", "--store", &url]));
-    assert!(told.ends_with("applied 6 migrations: schema version 6\n"), "{told}");
-    assert_eq!(tables(schema), "6");
+    assert!(told.ends_with("applied 1 migration: schema version 1\n"), "{told}");
+    assert_eq!(tables(schema), "5");
     let told = done(&folder.run(&["migrate", "--store", &url]));
-    assert!(told.ends_with(": schema version 6, this release's is 6\nnothing to do\n"), "{told}");
+    assert!(told.ends_with(": schema version 1, this release's is 1\nnothing to do\n"), "{told}");
 }
 
 /// E02: what an upgrade asks of the nodes that still run is told with each step.
@@ -86,28 +86,20 @@ fn what_would_be_applied_is_shown_and_then_applied_once() {
 fn machines_are_told_the_same() {
     let (folder, url) = (Folder::new(), Server::shared().fresh_schema());
     let schema = schema_of(&url);
-    done(&folder.run(&["migrate", "--store", &url]));
-    Server::shared().sql(&format!(
-        "DROP TABLE {schema}.onlyonce_due; DELETE FROM {schema}.onlyonce_migration WHERE number >= 5;
-         ALTER TABLE {schema}.onlyonce_record DROP COLUMN look_at;
-         CREATE INDEX onlyonce_record_by_due ON {schema}.onlyonce_record (state, due_at)"
-    ));
-    let told = done(&folder.run(&["migrate", "--dry-run", "--store", &url]));
-    assert!(
-        told.contains("\"0005-due\"; nodes of releases before it cannot work with it: stop them"),
-        "{told}"
-    );
     let told = json(&folder.run(&["migrate", "--dry-run", "--json", "--store", &url]));
     assert_eq!(
         (&told["done"], &told["version"], &told["latest"]),
-        (&Value::from(false), &Value::from(4), &Value::from(6))
+        (&Value::from(false), &Value::from(0), &Value::from(1))
     );
-    assert_eq!(told["migrations"][0]["name"], "0005-due");
-    assert_eq!(told["migrations"][0]["needs"], 5);
+    assert_eq!(
+        (&told["migrations"][0]["name"], &told["migrations"][0]["needs"]),
+        (&"0001-first".into(), &1.into())
+    );
+    assert_eq!(tables(schema), "0");
     let told = json(&folder.run(&["migrate", "--json", "--store", &url]));
     assert_eq!(
         (&told["done"], &told["version_before"], &told["version"]),
-        (&true.into(), &4.into(), &6.into())
+        (&true.into(), &0.into(), &1.into())
     );
     let told = json(&folder.run(&["migrate", "--json", "--store", &url]));
     assert_eq!((&told["done"], &told["migrations"]), (&true.into(), &Value::Array(Vec::new())));
@@ -118,10 +110,10 @@ fn machines_are_told_the_same() {
 fn a_file_and_memory_are_told_as_one_would_expect() {
     let folder = Folder::new();
     let told = done(&folder.run(&["migrate", "--dry-run"]));
-    assert!(told.contains("store sqlite:onlyonce.db: schema version 0, this release's is 4\n"), "{told}");
-    assert!(told.contains("CREATE TABLE record ("), "{told}");
+    assert!(told.contains("store sqlite:onlyonce.db: schema version 0, this release's is 1\n"), "{told}");
+    assert!(told.contains("CREATE TABLE onlyonce_record ("), "{told}");
     assert!(folder.contents().is_empty(), "nothing was made");
-    assert!(done(&folder.run(&["migrate"])).ends_with("applied 4 migrations: schema version 4\n"));
+    assert!(done(&folder.run(&["migrate"])).ends_with("applied 1 migration: schema version 1\n"));
     assert!(folder.contents().contains_key("onlyonce.db"));
     assert!(done(&folder.run(&["migrate"])).ends_with("nothing to do\n"));
     // Also while its owner uses it: there is nothing to do that would need the file.
@@ -190,15 +182,15 @@ fn a_newer_schema_is_taken_where_it_says_so_and_else_refused() {
     let schema = schema_of(&url);
     done(&folder.run(&["migrate", "--store", &url]));
     Server::shared().sql(&format!(
-        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (7, '0007-later', '\\x00', 5)"
+        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (2, '0002-later', '\\x00', 1)"
     ));
     let told = done(&folder.run(&["migrate", "--store", &url]));
-    assert!(told.contains("schema version 7, this release's is 6\nit is a newer release's, which"), "{told}");
-    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 7 WHERE number = 7"));
-    refused(&url, &["\"0007-later\" of a newer release", "upgrade this node"]);
+    assert!(told.contains("schema version 2, this release's is 1\nit is a newer release's, which"), "{told}");
+    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 2 WHERE number = 2"));
+    refused(&url, &["\"0002-later\" of a newer release", "upgrade this node"]);
     Server::shared().sql(&format!(
-        "DELETE FROM {schema}.onlyonce_migration WHERE number = 7;
-         UPDATE {schema}.onlyonce_migration SET checksum = '\\x00' WHERE number = 2"
+        "DELETE FROM {schema}.onlyonce_migration WHERE number = 2;
+         UPDATE {schema}.onlyonce_migration SET checksum = '\\x00' WHERE number = 1"
     ));
-    refused(&url, &["was not made by migration \"0002-messages\""]);
+    refused(&url, &["was not made by migration \"0001-first\""]);
 }

@@ -1,4 +1,4 @@
-//! The program, and a folder of one's own to let it work in.
+//! Runs the program in a temporary folder.
 
 use std::collections::BTreeMap;
 use std::fs;

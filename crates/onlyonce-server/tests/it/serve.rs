@@ -20,7 +20,12 @@ pub(crate) struct Serving {
 
 impl Serving {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = onlyonce()
+        Self::start_as(onlyonce(), arguments)
+    }
+
+    /// The same with a command that may have more in its environment.
+    pub(crate) fn start_as(mut onlyonce: Command, arguments: &[&str]) -> Self {
+        let mut child = onlyonce
             .arg("serve")
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(arguments)
@@ -48,7 +53,7 @@ impl Serving {
     }
 
     /// Reads on until a line that contains this.
-    fn says(&mut self, words: &str) -> String {
+    pub(crate) fn says(&mut self, words: &str) -> String {
         let mut all = String::new();
         while !all.contains(words) {
             let read = self.errors.read_line(&mut all).expect("it writes text");

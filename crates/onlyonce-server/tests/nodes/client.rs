@@ -1,4 +1,4 @@
-//! A client over one connection a request, by hand: no library that could retry behind its back.
+//! A hand-written client with one connection per request: no library that could retry on its own.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

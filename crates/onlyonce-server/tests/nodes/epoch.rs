@@ -17,7 +17,7 @@ async fn operator(site: &Site<'_>) -> Arc<Engine> {
 }
 
 async fn only(engine: &Engine) -> Id {
-    let query = Query { state: None, scope: None, only_due: false, after: None, limit: 2 };
+    let query = Query::all(2);
     let page = engine.store().scan(query).await.unwrap();
     assert_eq!(page.records.len(), 1);
     page.records[0].0

@@ -6,8 +6,8 @@
 //!            └► onlyonce serve ─┘            └─► one schema of one PostgreSQL
 //! ```
 //!
-//! What takes time is waited for by looking, with a bound. Times are printed and not judged, but for bounds that only
-//! something stuck exceeds: figures belong to the bench.
+//! Waits poll with a bound. Times are printed but not asserted, except for bounds that only a hang exceeds: figures belong
+//! to the bench.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on says where")]
 

@@ -1,4 +1,4 @@
-//! A gateway as a process, on one of whose PostgreSQL connections is written whose it is.
+//! A gateway process whose PostgreSQL connections carry its name.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Nodes of two releases on one schema, while one replaces the other.
+//! Nodes of two releases on one schema, as in a rolling upgrade.
 
 use crate::client::{pay, paying, until};
 use crate::node::Site;
@@ -7,7 +7,7 @@ use crate::service::Service;
 /// What a later release might bring that this one can work with: whatever adds, and leaves what is there.
 const ADDS: &str = "
     ALTER TABLE onlyonce_record ADD COLUMN tag text;
-    ALTER TABLE onlyonce_epoch ADD COLUMN raised_at timestamptz;
+    ALTER TABLE onlyonce_store ADD COLUMN raised_at timestamptz;
     CREATE INDEX onlyonce_record_by_scope ON onlyonce_record (scope, id);
     CREATE TABLE onlyonce_audit (number bigint PRIMARY KEY);";
 
@@ -16,7 +16,7 @@ fn migrate(site: &Site<'_>, needs: u32) {
     let schema = site.store.split_once("schema=").unwrap().1;
     site.server.sql(&format!(
         "SET search_path = {schema}; BEGIN; {ADDS}
-         INSERT INTO onlyonce_migration (number, name, checksum, needs) VALUES (7, '0007-later', '\\x07', {needs});
+         INSERT INTO onlyonce_migration (number, name, checksum, needs) VALUES (2, '0002-later', '\\x02', {needs});
          COMMIT"
     ));
 }
@@ -31,7 +31,7 @@ async fn an_older_node_works_on_beside_a_newer_release_that_only_adds() {
     service.hold();
     let meanwhile: Vec<_> = (0..20).map(|n| paying(older.address, &format!("meanwhile-{n}"), "")).collect();
     service.called((0..20).map(|n| format!("meanwhile-{n}"))).await;
-    migrate(&site, 5);
+    migrate(&site, 1);
     service.go_on();
     for answer in meanwhile {
         let answer = answer.await.unwrap().unwrap();
@@ -52,11 +52,11 @@ async fn an_older_node_does_not_start_on_a_schema_that_it_cannot_work_with() {
     let service = Service::open().await;
     let site = Site::new(&service, &[]);
     drop(site.node().await);
-    migrate(&site, 7);
+    migrate(&site, 2);
     let told = site.try_node().await.unwrap_err();
     assert!(told.contains("exit status: 2"), "{told}");
     assert!(
-        told.contains("\"0007-later\" of a newer release") && told.contains("upgrade this node"),
+        told.contains("\"0002-later\" of a newer release") && told.contains("upgrade this node"),
         "{told}"
     );
 }
@@ -68,7 +68,7 @@ async fn an_older_node_that_runs_stops_working_with_a_schema_that_it_cannot_work
     let site = Site::new(&service, &[]);
     let older = site.node().await;
     assert_eq!(pay(older.address, "before").await.unwrap().status, 201);
-    migrate(&site, 7);
+    migrate(&site, 2);
     let mut tries = 0;
     until("it refuses", async || {
         tries += 1;
@@ -87,7 +87,7 @@ async fn an_older_node_that_runs_stops_working_with_a_schema_that_it_cannot_work
     assert!(older.logged().iter().any(|line| line.contains("migrated by a newer release")), "it says why");
     // A migration that was taken back is no reason to stay away.
     let schema = site.store.split_once("schema=").unwrap().1;
-    site.server.sql(&format!("DELETE FROM {schema}.onlyonce_migration WHERE number = 7"));
+    site.server.sql(&format!("DELETE FROM {schema}.onlyonce_migration WHERE number = 2"));
     until("it works on", async || pay(older.address, "after").await.unwrap().status == 201).await;
     assert_eq!(service.calls("after"), 1);
 }
@@ -102,8 +102,7 @@ async fn a_record_of_a_later_shape_is_refused_and_not_run_over() {
         assert_eq!(pay(one.address, key).await.unwrap().status, 201);
     }
     let schema = site.store.split_once("schema=").unwrap().1;
-    let sql =
-        format!("UPDATE {schema}.onlyonce_record SET record = set_byte(record, 0, 99) WHERE key = 'later'");
+    let sql = format!("UPDATE {schema}.onlyonce_record SET rest = set_byte(rest, 0, 99) WHERE key = 'later'");
     site.server.sql(&sql);
     for _ in 0..8 {
         let refused = pay(two.address, "later").await.unwrap();

@@ -1,4 +1,4 @@
-//! Answers that outlive the node that gave them.
+//! Answers are replayed after the node that gave them is gone.
 
 use crate::client::pay;
 use crate::node::Site;

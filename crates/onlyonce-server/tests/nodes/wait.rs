@@ -1,4 +1,4 @@
-//! Duplicates that wait on other nodes than the one that runs.
+//! Duplicates that wait on other nodes than the one that runs the request.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What looks like an outage and is none: somebody holds a record.
+//! A locked record is not an outage.
 
 use std::time::Duration;
 

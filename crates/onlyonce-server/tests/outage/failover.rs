@@ -1,4 +1,4 @@
-//! A synchronous standby: what was answered is there too, and what is only here was never answered.
+//! A synchronous standby: it has everything that was answered, and what it lacks was never answered.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The real program, started once a test.
+//! The real program, started once per test.
 
 use std::net::SocketAddr;
 use std::process::Stdio;

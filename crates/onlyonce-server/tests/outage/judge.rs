@@ -1,4 +1,4 @@
-//! What must hold when the database is back, and everybody has come back.
+//! What must hold once the database works again and all clients have retried.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Clients: each sends fresh keys, some of them twice at once, comes back with what was not answered, and asks again for
+//! Clients: each sends fresh keys, some of them twice concurrently, retries what was not answered, and asks for replays of
 //! what was.
 
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Answers of the database that are lost on the way: the commit has happened, and the gateway is not told.
+//! Answers of the database that are lost: the commit has happened, but the gateway does not learn it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One world for every outage: a database of its own, a line to it, the gateway, the ledger.
+//! The setup of an outage test: a database, a proxy in front of it, the gateway, the ledger.
 
 use std::sync::Arc;
 use std::time::Duration;

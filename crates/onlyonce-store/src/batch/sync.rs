@@ -1,7 +1,10 @@
-//! What the batcher takes from its surroundings: in this crate's own tests, where `shuttle` plays every schedule, a
-//! lock and tasks that shuttle schedules, and a clock that says what shuttle likes; otherwise those of the standard library
-//! and of tokio.
+//! The lock, tasks and clock of the batcher: shuttle's in this crate's unit tests, where `shuttle` runs many schedules and
+//! the clock is random; otherwise those of the standard library and tokio.
 
+#[cfg(test)]
+use std::sync::LazyLock;
+#[cfg(test)]
+use std::time::Duration;
 use std::time::Instant;
 
 #[cfg(not(test))]
@@ -35,10 +38,10 @@ pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// About as late as it may be or not be for a batch to be called prompt.
+/// A random time around the limit below which a batch is prompt.
 #[cfg(test)]
 pub(super) fn now() -> Instant {
-    static BEGINNING: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
     let millis = shuttle::rand::Rng::gen_range(&mut shuttle::rand::thread_rng(), 0..3);
-    *BEGINNING + std::time::Duration::from_millis(millis)
+    *BEGINNING + Duration::from_millis(millis)
 }

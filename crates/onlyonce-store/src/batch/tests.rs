@@ -1,9 +1,11 @@
-//! The batcher on schedules that `shuttle` makes up: it stops a test in which every task waits, so a lost wake-up
-//! fails as a deadlock. In these tests the lock and the tasks are shuttle's; with tokio's they are in `tests/it/postgres`.
+//! The batcher under schedules that `shuttle` makes up. Shuttle fails a test in which every task waits, so a lost wake-up
+//! shows as a deadlock. Here the lock and the tasks are shuttle's; `tests/it/postgres` uses
+//! tokio's.
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use shuttle::scheduler::DfsScheduler;
 use shuttle::sync::Mutex;
@@ -12,19 +14,19 @@ use shuttle::{Config, Runner, future, thread};
 use super::*;
 
 const ITERATIONS: usize = 3_000;
-/// How many changes of the schedule it takes to go wrong, at most, for the schedules that are made to be mean.
+/// How many preemptions at most a bug may need to be found by the PCT scheduler.
 const PCT_DEPTH: usize = 4;
-/// More schedules than the smallest case has: all of them are played.
+/// More schedules than the smallest case has: all of them run.
 const DFS_ITERATIONS: usize = 100_000;
 
 const LIMITS: Limits = Limits { rows_max: 3, bytes_max: 10, in_flight_max: 2 };
 
-/// What the flushes saw, and whether they saw anything they must not.
+/// What the flushes saw; it panics on what they must not see.
 #[derive(Default)]
 struct Log {
-    under_way: usize,
-    ids_under_way: HashSet<u8>,
-    /// Every item in the order it was flushed, by id.
+    in_flight: usize,
+    ids_in_flight: HashSet<u8>,
+    /// Every item by id, in the order flushed.
     flushed: HashMap<u8, Vec<u32>>,
 }
 
@@ -37,20 +39,20 @@ struct Item {
 
 impl Log {
     fn begin(&mut self, items: &[Item], limits: Limits) {
-        self.under_way += 1;
-        assert!(self.under_way <= limits.in_flight_max, "{} batches at once", self.under_way);
+        self.in_flight += 1;
+        assert!(self.in_flight <= limits.in_flight_max, "{} batches at once", self.in_flight);
         assert!(!items.is_empty() && items.len() <= limits.rows_max, "a batch of {}", items.len());
         let bytes: usize = items.iter().map(|item| item.bytes).sum();
         assert!(items.len() == 1 || bytes <= limits.bytes_max, "a batch of {bytes} bytes");
         for item in items {
-            assert!(self.ids_under_way.insert(item.id), "id {} is under way twice", item.id);
+            assert!(self.ids_in_flight.insert(item.id), "id {} is in flight twice", item.id);
         }
     }
 
     fn end(&mut self, items: &[Item]) {
-        self.under_way -= 1;
+        self.in_flight -= 1;
         for item in items {
-            self.ids_under_way.remove(&item.id);
+            self.ids_in_flight.remove(&item.id);
             self.flushed.entry(item.id).or_default().push(item.number);
         }
     }
@@ -69,7 +71,7 @@ fn logging(limits: Limits, log: &Arc<Mutex<Log>>) -> Batcher<Item, u32> {
     })
 }
 
-/// Callers on a few ids, each with several writes one after the other; nobody is forgotten, nobody answered early.
+/// Callers on a few ids, each with several writes in sequence. Every write is answered, and none before its flush ended.
 fn many_callers(callers: u32, writes_each: u32, limits: Limits) {
     let log = Arc::new(Mutex::new(Log::default()));
     let batcher = logging(limits, &log);
@@ -85,7 +87,7 @@ fn many_callers(callers: u32, writes_each: u32, limits: Limits) {
     let log = log.lock().unwrap();
     let flushed: usize = log.flushed.values().map(Vec::len).sum();
     assert_eq!(flushed, (callers * writes_each) as usize, "each write is flushed once");
-    assert_eq!(log.under_way, 0);
+    assert_eq!(log.in_flight, 0);
 }
 
 async fn call(batcher: &Batcher<Item, u32>, log: &Mutex<Log>, caller: u32, writes: u32) {
@@ -110,7 +112,7 @@ fn every_caller_is_answered_after_its_flush_on_mean_schedules() {
     shuttle::check_pct(|| many_callers(4, 3, LIMITS), ITERATIONS, PCT_DEPTH);
 }
 
-/// E07: the queue alone, as the batcher uses it, on all schedules there are of two writers.
+/// E07: the queue alone, as the batcher uses it, on every schedule of two writers.
 #[test]
 fn every_write_is_flushed_once_on_each_schedule() {
     let scheduler = DfsScheduler::new(Some(DFS_ITERATIONS), false);
@@ -121,12 +123,12 @@ fn every_write_is_flushed_once_on_each_schedule() {
             let (queue, flushed) = (queue.clone(), flushed.clone());
             move || {
                 for (id, number) in [(1, 10), (1, 11)] {
-                    carry(&queue, &flushed, id, number);
+                    flush_all(&queue, &flushed, id, number);
                 }
             }
         });
         for (id, number) in [(1, 20), (2, 21)] {
-            carry(&queue, &flushed, id, number);
+            flush_all(&queue, &flushed, id, number);
         }
         writer.join().unwrap();
         let mut flushed = flushed.lock().unwrap().clone();
@@ -136,8 +138,8 @@ fn every_write_is_flushed_once_on_each_schedule() {
     assert!(played < DFS_ITERATIONS, "there are more schedules than {DFS_ITERATIONS}");
 }
 
-/// Hands in a write and carries whatever batch it is given, as a task of the batcher does.
-fn carry(queue: &Mutex<Queue<u32>>, flushed: &std::sync::Mutex<Vec<u32>>, id: u8, number: u32) {
+/// Submits a write and flushes the batches it is given, as a task of the batcher does.
+fn flush_all(queue: &Mutex<Queue<u32>>, flushed: &std::sync::Mutex<Vec<u32>>, id: u8, number: u32) {
     let mut batches = {
         let mut queue = queue.lock().unwrap();
         queue.push(Id([id; 32]), 1, number);
@@ -152,7 +154,7 @@ fn carry(queue: &Mutex<Queue<u32>>, flushed: &std::sync::Mutex<Vec<u32>>, id: u8
     }
 }
 
-/// E07: handed in one after the other, flushed in that order, whatever else goes on.
+/// E07: writes of one id are flushed in the order they were submitted.
 #[test]
 fn writes_of_one_id_keep_their_order() {
     shuttle::check_random(
@@ -167,7 +169,7 @@ fn writes_of_one_id_keep_their_order() {
                 let item = |number| Item { id: 9, bytes: 1, number };
                 let mut answers: Vec<_> =
                     (0..5).map(|number| Box::pin(batcher.submit(Id([9; 32]), 1, item(number)))).collect();
-                // Polled once, each is handed in; and nobody waits for the one before.
+                // Polled once, each write is submitted, without waiting for the one before.
                 poll_fn(|context| {
                     for answer in &mut answers {
                         assert!(answer.as_mut().poll(context).is_pending());
@@ -186,7 +188,7 @@ fn writes_of_one_id_keep_their_order() {
     );
 }
 
-/// R07: a caller that goes away is not missed, and what it handed in is carried out.
+/// R07: a cancelled caller delays nobody, and its write is carried out.
 #[test]
 fn a_caller_that_goes_away_strands_nobody() {
     shuttle::check_random(
@@ -212,59 +214,110 @@ fn a_caller_that_goes_away_strands_nobody() {
     );
 }
 
-/// E07: whoever comes when: what goes beside a batch is as large, and nothing is left behind.
+/// How many rows are sent beside a batch of ten after batches took `spans`. Writes are submitted one by one, up to twice as many.
+fn beside_ten_after(spans: &[Duration]) -> usize {
+    let mut queue = Queue::new(Limits { rows_max: 100, bytes_max: usize::MAX, in_flight_max: 2 });
+    let mut now = Instant::now();
+    for span in spans {
+        now += *span;
+        queue.answered(10, now - *span, now);
+    }
+    let mut push = |number: u8| {
+        queue.push(Id([number; 32]), 1, number);
+        queue.take_all().iter().map(|batch| batch.ids.len()).sum::<usize>()
+    };
+    assert_eq!((push(100), push(101)), (1, 1), "two lone writes, beside which nothing goes");
+    assert_eq!((0..10).map(&mut push).sum::<usize>(), 0);
+    queue.end(&[Id([100; 32])]);
+    queue.end(&[Id([101; 32])]);
+    assert_eq!(queue.take_all()[0].ids.len(), 10);
+    let mut push = |number: u8| {
+        queue.push(Id([number; 32]), 1, number);
+        queue.take_all().iter().map(|batch| batch.ids.len()).sum::<usize>()
+    };
+    (10..30).map(&mut push).find(|rows| *rows > 0).expect("twice as many always go")
+}
+
+const PROMPT: Duration = Duration::from_micros(500);
+const SLOW: Duration = Duration::from_millis(5);
+
+/// E07: on a slow disk as many writes as possible share the next flush.
+#[test]
+fn as_large_a_batch_goes_beside_another_only_while_batches_are_prompt() {
+    assert_eq!(beside_ten_after(&[]), 20, "nothing is known yet");
+    assert_eq!(beside_ten_after(&[PROMPT; 30]), 10);
+    assert_eq!(beside_ten_after(&[SLOW; 30]), 20);
+    assert_eq!(beside_ten_after(&[[PROMPT; 30], [SLOW; 30]].concat()), 20, "it has become slow");
+    assert_eq!(beside_ten_after(&[[SLOW; 30], [PROMPT; 30]].concat()), 10, "and is prompt again");
+    assert_eq!(beside_ten_after(&[&[PROMPT; 30][..], &[SLOW]].concat()), 10, "one that was late is no pace");
+}
+
+/// A batch is not slow because it waited behind another on the same connection.
+#[test]
+fn a_batch_is_prompt_by_its_own_time() {
+    let mut queue = Queue::<u8>::new(Limits { rows_max: 100, bytes_max: usize::MAX, in_flight_max: 2 });
+    for number in 0..8 {
+        queue.push_free(1, number);
+    }
+    let sent = Instant::now();
+    let first = sent + Duration::from_millis(1);
+    let second = first + Duration::from_millis(1);
+    assert!(queue.answered(10, sent, first));
+    assert!(queue.answered(10, sent, second), "it took a millisecond, and waited for another");
+    assert!(!queue.answered(10, second, second + SLOW));
+}
+
+/// E07: at any pace, a batch sent beside another is at least as large, and every write is sent.
 #[test]
 fn beside_a_batch_goes_what_is_large_enough_on_random_schedules() {
     const LIMITS: Limits = Limits { rows_max: 5, bytes_max: usize::MAX, in_flight_max: 2 };
     shuttle::check_random(
         || {
-            // The queue, and the rows of each batch under way.
+            // The queue, and the rows of each batch in flight.
             let shared = Arc::new(Mutex::new((Queue::new(LIMITS), Vec::new())));
             let writers: Vec<_> = (0..4_u8)
                 .map(|writer| {
                     let shared = shared.clone();
-                    thread::spawn(move || {
-                        (0..4).for_each(|write| write_and_carry(&shared, writer * 4 + write, LIMITS));
-                    })
+                    thread::spawn(move || (0..4).for_each(|write| pace(&shared, writer * 4 + write, LIMITS)))
                 })
                 .collect();
             for writer in writers {
                 writer.join().unwrap();
             }
-            let (queue, under_way) = &mut *shared.lock().unwrap();
-            assert!(under_way.is_empty() && queue.take_all().is_empty());
+            let (queue, in_flight) = &mut *shared.lock().unwrap();
+            assert!(in_flight.is_empty() && queue.take_all().is_empty());
         },
         ITERATIONS,
     );
 }
 
-/// Hands in a write and carries whatever batches it is given.
-fn write_and_carry(shared: &Mutex<(Queue<u8>, Vec<usize>)>, number: u8, limits: Limits) {
-    let take = |queue: &mut Queue<u8>, under_way: &mut Vec<usize>| {
+/// Submits a write and flushes the batches it is given, each at a random pace.
+fn pace(shared: &Mutex<(Queue<u8>, Vec<usize>)>, number: u8, limits: Limits) {
+    let take = |queue: &mut Queue<u8>, in_flight: &mut Vec<usize>| {
         let batches = queue.take_all();
         for batch in &batches {
-            let (rows, beside) = (batch.ids.len(), under_way.iter().sum::<usize>());
+            let (rows, beside) = (batch.ids.len(), in_flight.iter().sum::<usize>());
             let is_large = rows >= beside.min(limits.rows_max);
             assert!(beside <= 1 || is_large, "{rows} rows beside {beside}");
-            under_way.push(rows);
+            in_flight.push(rows);
         }
-        assert!(under_way.len() <= limits.in_flight_max);
+        assert!(in_flight.len() <= limits.in_flight_max);
         batches
     };
     let mut batches = {
-        let (queue, under_way) = &mut *shared.lock().unwrap();
+        let (queue, in_flight) = &mut *shared.lock().unwrap();
         queue.push(Id([number; 32]), 1, number);
-        take(queue, under_way)
+        take(queue, in_flight)
     };
     while let Some(batch) = batches.pop() {
         let sent_at = now();
         thread::yield_now();
-        let (queue, under_way) = &mut *shared.lock().unwrap();
+        let (queue, in_flight) = &mut *shared.lock().unwrap();
         queue.answered(batch.ids.len(), sent_at, now());
         queue.end(&batch.ids);
-        let place = under_way.iter().position(|rows| *rows == batch.ids.len()).unwrap();
-        under_way.remove(place);
-        batches.extend(take(queue, under_way));
+        let place = in_flight.iter().position(|rows| *rows == batch.ids.len()).unwrap();
+        in_flight.remove(place);
+        batches.extend(take(queue, in_flight));
     }
 }
 
@@ -325,7 +378,7 @@ fn a_flush_that_panics_or_answers_too_few_answers_unavailable_and_the_next_one_g
     }
 }
 
-/// The tests above can fail: a queue that forgets to set off what waited is caught.
+/// The tests above can fail: a queue that never sends what waited is caught.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_lost_wake_up_would_be_caught() {
@@ -336,7 +389,7 @@ fn a_lost_wake_up_would_be_caught() {
                 .map(|id| {
                     thread::spawn({
                         let queue = queue.clone();
-                        move || future::block_on(forgetful(&queue, id))
+                        move || future::block_on(without_looking_again(&queue, id))
                     })
                 })
                 .collect();
@@ -348,8 +401,8 @@ fn a_lost_wake_up_would_be_caught() {
     );
 }
 
-/// Hands in and flushes like the batcher, but never looks again after a batch has ended.
-async fn forgetful(queue: &Mutex<Queue<oneshot::Sender<()>>>, id: u8) {
+/// Submits and flushes like the batcher, but does not look at the queue after a batch has ended.
+async fn without_looking_again(queue: &Mutex<Queue<oneshot::Sender<()>>>, id: u8) {
     let (caller, answer) = oneshot::channel();
     let batches = {
         let mut queue = queue.lock().unwrap();

@@ -1,4 +1,4 @@
-//! The primitive parts of a blob, read. Every step checks before it believes, and names the field it was at.
+//! Decodes the primitive parts of a blob. Every step is checked, and errors name the field.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
             let byte = self.byte(what)?;
             let bits = u64::from(byte & 0x7f);
             let is_last = byte < 0x80;
-            // Bits past the 64th, or a last byte that adds nothing: no writer of ours makes those.
+            // Bits beyond the 64th, or a redundant last byte: not written by this codec.
             if bits << shift >> shift != bits || (is_last && byte == 0 && shift > 0) {
                 break;
             }

@@ -1,4 +1,4 @@
-//! The versioned rest: what was ever released stays readable, and nothing else is.
+//! Every released encoding stays readable, and nothing else decodes.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
@@ -74,7 +74,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).unwrap()).collect()
 }
 
-/// P07: every tag there is, told apart.
+/// P07: every tag is distinct.
 #[test]
 fn every_source_verdict_and_kind_of_effects_survives() {
     let verdicts = [
@@ -142,7 +142,7 @@ fn what_is_wrong_and_what_to_do_is_said() {
     }
 }
 
-/// P07: a length that the blob cannot hold is refused before room is made for it.
+/// P07: a length larger than the blob is refused before anything is allocated.
 #[test]
 fn an_absurd_length_is_refused_and_not_allocated() {
     let calling = Some(Calling { phase: "p".into(), effects: Effects::Local });
@@ -168,7 +168,7 @@ proptest! {
         }
     }
 
-    /// P07: one encoding for one rest. What a change leaves readable is another rest, exactly as it stands there.
+    /// P07: a rest has one encoding. If changed bytes still decode, they are the encoding of another rest.
     #[test]
     fn a_changed_byte_is_another_rest_or_corrupt(seed: u64, at: prop::sample::Index, byte: u8) {
         let mut blob = crate::sql::Columns::of(&Random::new(seed).draft()).rest;

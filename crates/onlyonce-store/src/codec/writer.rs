@@ -1,8 +1,8 @@
-//! The primitive parts of a blob, written.
+//! Encodes the primitive parts of a blob.
 
 use std::time::Duration;
 
-/// Most fit, so that they are written with one allocation.
+/// Enough for most, so that they take one allocation.
 const CAPACITY: usize = 128;
 
 pub(super) struct Writer(Vec<u8>);
@@ -35,7 +35,7 @@ impl Writer {
         self.byte(low_bits(integer));
     }
 
-    /// Bytes of a length that both sides know.
+    /// Bytes of a fixed length.
     pub(super) fn array(&mut self, array: &[u8]) {
         self.0.extend_from_slice(array);
     }

@@ -1,8 +1,8 @@
-//! Random operations, on the engine and on `memory`: the answers agree.
+//! Random operations on the engine and on `memory`: the answers agree.
 //!
-//! Times cannot be compared across two clocks. So every moment that decides something lies an hour away from now, on
-//! either side, and what is compared is what follows from it: what is due and in which order, what is reaped, and of
-//! a record that it is exactly the draft that was written, stamped with that engine's own moment.
+//! Times of two clocks cannot be compared. So every moment that decides something is an hour before or after now, and the
+//! suite compares what follows from it: what is due and in which order, what is reaped, and that each record is exactly
+//! the draft written, with the engine's own stamp.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::world::{HOUR, Shared, before, change, everything, list, load, mint, n
 use crate::memory::Memory;
 use crate::{Change, Order, Query, Swapped};
 
-/// How many operations, on how few ids: they must meet.
+/// How many operations, on few ids so that they conflict.
 const OPERATIONS: usize = 1_000;
 const IDS: u64 = 6;
-/// Of the scope in which nothing is listed or compared: it holds the clock records of the suite.
+/// The scope of the suite's clock records; it is not listed or compared.
 const CLOCK_SCOPE: [u8; 32] = [0xcc; 32];
 
 /// E07
@@ -43,7 +43,7 @@ fn random_states(random: &mut Random) -> StateSet {
     if random.one_in(2) { StateSet::ALL } else { StateSet::of(&some) }
 }
 
-/// The engine under test and the reference, and what was written last under each revision.
+/// The engine under test and the reference, and the last draft written under each revision.
 struct Pair {
     engine: Shared,
     memory: Shared,
@@ -104,7 +104,7 @@ impl Pair {
         let [engine, memory] = [engine, memory].map(|records| {
             let ours = records.into_iter().filter(|(_, seen)| *seen.record.scope.digest() != CLOCK_SCOPE);
             let mut ours: Vec<_> = ours.collect();
-            // An order of the engine's own is nobody else's; moments of two clocks cannot be compared.
+            // Other orders are the engine's own, or use moments that differ between two clocks.
             if query.order != Order::Due {
                 ours.sort_unstable_by_key(|(id, _)| *id);
             }
@@ -136,7 +136,7 @@ impl Pair {
         }
     }
 
-    /// Any record at all, but for what decides when it is due.
+    /// A random record, except for what decides when it is due.
     fn draft(&self, in_scope: u8, key: &Key, random: &mut Random) -> Box<Draft> {
         let mut draft = random.draft();
         (draft.scope, draft.key) = (scope(in_scope), key.clone());
@@ -153,7 +153,7 @@ impl Pair {
         draft
     }
 
-    /// An hour ago, a few of them at the very same moment; or in an hour.
+    /// An hour ago, a few at the very same moment; or in an hour.
     fn far(&self, random: &mut Random) -> When {
         match random.below(4) {
             0 => When::AfterWrite(HOUR),

@@ -51,7 +51,7 @@ pub async fn now_never_runs_backwards(store: Shared) {
     }
 }
 
-/// Looks, writes, loses and lists, and holds each now against the latest that anybody had seen before it asked.
+/// Reads, writes, loses swaps and lists, and compares each `now` with the latest that any task had seen before.
 async fn watch(store: Shared, number: usize, latest: Arc<Mutex<Timestamp>>) {
     let (id, first) = draft(&number.to_string(), unknown(None));
     let mut seen = insert(&store, (id, first)).await;

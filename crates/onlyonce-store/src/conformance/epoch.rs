@@ -1,11 +1,11 @@
-//! The epoch: by it nodes know that copies of completed records are no longer to be believed.
+//! The epoch: when it has risen, nodes no longer use their copies of completed records.
 
 use onlyonce_core::time::When;
 
 use super::world::{HOUR, Shared, completed, draft, everything, insert, list, look};
 use crate::{Epoch, EpochSeen};
 
-/// How many raise it at once, and how often each.
+/// How many tasks raise it concurrently, and how often each.
 const RAISERS: usize = 6;
 const RAISES_EACH: usize = 10;
 
@@ -50,7 +50,7 @@ pub async fn of_many_who_raise_it_each_sees_a_higher_one(store: Shared) {
     }
 }
 
-/// X04: an epoch that a failover or a restored backup has lost must not be given out again, so it follows the clock.
+/// X04: an epoch lost in a failover or a restored backup must not be used again, so epochs follow the clock.
 pub async fn an_epoch_is_never_behind_the_clock_it_was_raised_at(store: Shared) {
     let before = seen(&store).await;
     raise(&store).await;

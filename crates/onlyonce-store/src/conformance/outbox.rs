@@ -1,6 +1,6 @@
-//! Messages: stored with their record or not at all, delivered by whoever holds the claim.
+//! Messages: stored with their record or not at all, delivered by the relay that holds the claim.
 //!
-//! Where a store has no outbox, only that it refuses messages is asked of it.
+//! A store without an outbox is only tested for refusing messages.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ async fn claim(outbox: &dyn Outbox, token: Token, lease: Duration) -> Vec<Claime
     outbox.claim(token, lease, ALL).await.expect("the outbox answers a claim")
 }
 
-/// Claims until something is there to be claimed: a pause or a lease has passed by the store's clock.
+/// Claims until a message can be claimed, after a pause or a lease by the store's clock.
 async fn claim_when_due(outbox: &dyn Outbox, token: Token) -> Vec<Claimed> {
     let started = Instant::now();
     while started.elapsed() < PATIENCE {
@@ -88,7 +88,7 @@ pub async fn messages_of_a_lost_swap_are_not_stored(store: Shared) {
     assert_eq!(claim(outbox, mint_token(), HOUR).await, []);
 }
 
-/// W01: dropping a message would be a wrong answer.
+/// W01: silently dropping a message would be wrong.
 pub async fn a_store_without_an_outbox_refuses_messages(store: Shared) {
     if store.outbox().is_some() {
         return;
@@ -167,7 +167,7 @@ pub async fn a_delivered_message_keeps_the_providers_id(store: Shared) {
     assert!(settle(outbox, "m", token, delivered()).await);
     assert_eq!(provider_id("m").await.as_deref(), Some("evt_1"));
     assert_eq!(provider_id("no such message").await, None);
-    // A message whose key was delivered is the same message.
+    // A message whose key was delivered is the same message, so nothing is sent.
     send(&store, "other", &["m"]).await;
     assert_eq!(claim(outbox, mint_token(), HOUR).await, []);
     assert_eq!(provider_id("m").await.as_deref(), Some("evt_1"));

@@ -1,4 +1,4 @@
-//! Chance that can be repeated: everything follows from the seed.
+//! Random input that can be repeated: it all follows from the seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use onlyonce_core::record::{
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
 
-/// The longest text and the most headers and bytes of a random record: enough for lengths of more than one byte.
+/// Longest text, most headers and most bytes of a random record: enough for lengths of more than one byte.
 const TEXT_CHARS_MAX: u64 = 200;
 const HEADERS_MAX: u64 = 5;
 const BODY_BYTES_MAX: u64 = 700;
 
-/// A stream of numbers that follows from its seed (SplitMix64), and records made of it.
+/// A random number generator (SplitMix64), and records made with it.
 #[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of this seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -53,7 +53,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// A draft of any shape that can be stored; its moments may lie anywhere.
+    /// A random draft that can be stored; its moments may be anywhere.
     pub fn draft(&mut self) -> Box<Draft> {
         let mut draft = Box::new(Record {
             scope: Scope::stored(self.array(), self.option(Self::text)),
@@ -71,7 +71,7 @@ impl Random {
             evidence: None,
             state: self.state(),
         });
-        // What was heard while an attempt ran is not kept once the record is completed.
+        // Evidence of a running attempt is not kept once the record is completed.
         if !matches!(draft.state, State::Completed { .. }) {
             draft.evidence = self.option(Self::evidence);
         }
@@ -141,7 +141,7 @@ impl Random {
 
     fn header(&mut self) -> (HeaderName, HeaderValue) {
         let name = self.pick(&["content-type", "x-request-id", "etag", "x"]);
-        // Whatever a service may send: all but control characters, also what is no text.
+        // Everything but control characters: header values need not be text.
         let value: Vec<u8> =
             self.bytes(40).iter().map(|byte| if is_control(*byte) { b'\t' } else { *byte }).collect();
         (HeaderName::from_static(name), HeaderValue::from_bytes(&value).expect("no control characters"))
@@ -170,7 +170,7 @@ impl Random {
         ])
     }
 
-    /// The write itself, or a moment of an earlier one.
+    /// The moment of the write, or an earlier one.
     fn stamp(&mut self) -> When {
         match self.moment() {
             When::At(at) => When::At(at),
@@ -178,7 +178,7 @@ impl Random {
         }
     }
 
-    /// Before, around or long after today; or so long after the write.
+    /// Before, around or long after today; or a span after the write.
     fn moment(&mut self) -> When {
         match self.below(4) {
             0 => When::WRITE,

@@ -1,4 +1,4 @@
-//! Reaping deletes what has finished and expired, and nothing else.
+//! Reaping deletes finished records that have expired, and nothing else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::Swapped;
 
 /// More than any case stores.
 const ALL: usize = 1_000;
-/// How many reapers run while a key is used again, how often they must have come in time, and how long that may take.
+/// How many reapers run while a key is used again, how many deletions are needed, and how long that may take.
 const REAPERS: usize = 2;
 const REAPED_MIN: usize = 30;
 const USES_MAX: usize = 100_000;
@@ -74,7 +74,7 @@ pub async fn running_pending_and_unknown_records_are_never_deleted(store: Shared
     }
 }
 
-/// T03: it is due for the sweeper, since downstream may have forgotten it; it is not expired.
+/// T03: it is due for the sweeper, since downstream may have forgotten it, but not expired.
 pub async fn a_retryable_record_that_is_due_but_not_expired_is_kept(store: Shared) {
     let (id, mut first) = draft("k", retryable(When::AfterWrite(HOUR)));
     first.relies_on_memory = true;
@@ -96,9 +96,9 @@ pub async fn no_more_than_the_limit_is_deleted(store: Shared) {
     assert_eq!(reap(&store, 3).await, 0);
 }
 
-/// M02, T03: reapers run while the key is used again and again. What they may delete is the expired use, never the
-/// one that has begun: from its beginning until it is completed the new use must stand. It goes on until the reapers
-/// have deleted enough: a race in which they never came is void.
+/// M02, T03: reapers run while a key is used again and again. They may delete an expired use, never one that has begun
+/// and is not yet completed. The test runs until the reapers have deleted enough records: without deletions there was no
+/// race.
 pub async fn a_key_that_is_used_again_is_never_deleted(store: Shared) {
     let id = draft("k", running(When::WRITE)).0;
     let (is_over, reaped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -126,7 +126,7 @@ async fn use_once(store: &Shared, id: Id, number: usize) {
     let mut done = begun.record.draft();
     done.state = completed(When::WRITE);
     applied(swap(store, id, change(Some(begun.revision), done)).await);
-    // Used again sooner or later: before, while and after the reapers find it.
+    // Varies when the key is used again: before, while or after the reapers find it.
     for _ in 0..number % 5 {
         give_way().await;
     }
@@ -139,7 +139,7 @@ async fn keep_reaping(store: Shared, is_over: Arc<AtomicBool>, reaped: Arc<Atomi
     }
 }
 
-/// Begins a new use over the expired one, or where the reapers have deleted it.
+/// Begins a new use of the key, over the expired record or after the reapers deleted it.
 async fn begin_anew(store: &Shared, id: Id) -> Seen {
     let mut seen = load(store, id).await;
     for _ in 0..ALL {

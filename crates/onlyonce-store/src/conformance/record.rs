@@ -16,7 +16,7 @@ use onlyonce_core::time::{Timestamp, When};
 use super::random::Random;
 use super::world::{Shared, draft, everything, insert, list, look, seed};
 
-/// How many records made at random are stored.
+/// How many random records are stored.
 const RANDOM_RECORDS: usize = 60;
 
 /// P01, P07
@@ -54,7 +54,7 @@ pub async fn random_records_survive(store: Shared) {
     }
 }
 
-/// As the swap answers, as a look and a listing show it.
+/// The record is the same in the swap's answer, in a read and in a listing.
 async fn survives(store: &Shared, number: usize, mut draft: Box<Draft>) {
     draft.key = Key::stored(&format!("{number} {}", draft.key.as_str()));
     let id = Id::of(&draft.scope, &draft.key);
@@ -132,7 +132,7 @@ fn samples() -> Vec<Draft> {
         Verdict::DidNotHappen { never_will: false },
         Verdict::StillUnknown,
     ];
-    // What was heard while an attempt ran is not kept once the record is completed.
+    // Evidence of a running attempt is not kept once the record is completed.
     let of_state = states.map(|state| match state {
         State::Completed { .. } => Draft { state, evidence: None, ..Draft::clone(&full) },
         State::Pending { .. } | State::Running { .. } | State::Retryable { .. } | State::Unknown { .. } => {

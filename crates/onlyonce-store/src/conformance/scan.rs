@@ -90,7 +90,7 @@ pub async fn what_is_due_comes_in_the_order_it_fell_due(store: Shared) {
     let seen = insert(&store, (id, draft)).await;
     let due_at = seen.record.written_at.plus(MOMENT);
     let mut listed = list(&store, due(1_000)).await;
-    // On a busy machine it has fallen due meanwhile; then the store's own clock says so.
+    // On a busy machine it may have become due by now, by the store's own clock.
     listed.retain(|(listed, seen)| *listed != id || seen.now < due_at);
     assert_eq!(ids(&listed), expected);
     wait_until(&store, id, due_at).await;
@@ -108,7 +108,7 @@ pub async fn pages_of_what_is_due_show_each_record_once(store: Shared) {
     assert_eq!(list(&store, running).await.len(), 4);
 }
 
-/// Twenty records that are due, some at the very same moment, and some that are not; those that are, in order.
+/// Writes twenty due records, some with the same due time, and some that are not due. Returns the due ones in order.
 async fn fall_due(store: &Shared) -> Vec<Id> {
     let now = now(store).await;
     let mut due = Vec::new();
@@ -132,7 +132,7 @@ pub async fn what_is_not_due_is_not_shown(store: Shared) {
     assert!(list(&store, due(10)).await.is_empty());
 }
 
-/// M01: also where the deadline, or what downstream remembers, comes before the lease or the expiry.
+/// M01: also if the deadline or the downstream retention comes before the lease or the expiry.
 pub async fn what_is_due_follows_the_last_write(store: Shared) {
     let long_ago = When::At(Timestamp::from_micros(1));
     let (id, mut first) = draft("k", running(long_ago));
@@ -149,7 +149,7 @@ pub async fn what_is_due_follows_the_last_write(store: Shared) {
     }
 }
 
-/// O02: what nobody knows the outcome of, the oldest first, however it came to be written.
+/// O02: records with an unknown outcome, the oldest first, in whatever order they were written.
 pub async fn unknown_records_come_oldest_first(store: Shared) {
     let now = now(&store).await;
     let since = |seconds| When::At(before(now, Duration::from_secs(seconds)));
@@ -189,7 +189,7 @@ pub async fn a_listing_by_route_shows_that_route_only(store: Shared) {
     }
 }
 
-/// E07: also where none of the engine's own could have been cut or changed into it.
+/// E07: also if it cannot have been made from a cursor of this engine.
 pub async fn a_cursor_of_somebody_elses_is_refused(store: Shared) {
     for order in [Order::Any, Order::Due, Order::UnknownSince] {
         let after = Some(Cursor(Box::from(&b"?"[..])));

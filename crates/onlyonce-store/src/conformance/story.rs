@@ -1,4 +1,4 @@
-//! Whole lives of a record: the rules of the machine, carried out on the store.
+//! Whole histories of a record: the rules of the machine on a real store.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use super::world::{
 };
 use crate::Swapped;
 
-/// How many workers want the same accepted work.
+/// How many workers compete for the same accepted work.
 const WORKERS: usize = 8;
 
 fn policy() -> Policy {
     Policy { lease: HOUR, deadline: 2 * HOUR, ..Policy::default() }
 }
 
-/// An attempt is lost soon, and can be run again.
+/// A policy whose attempts lapse soon and can be run again.
 fn brief(effects: Effects) -> Policy {
     Policy { lease: MOMENT, effects, ..policy() }
 }
@@ -48,7 +48,7 @@ fn ask(seen: Option<&Seen>, policy: &Policy, token: Token, admission: Admission)
     decide(seen, &request)
 }
 
-/// A request that must run; the token of its attempt.
+/// A request that must run; returns the token of its attempt.
 async fn begin(store: &Shared, policy: &Policy) -> Token {
     let token = mint_token();
     let begun = drive(store, id(), |seen| match ask(seen, policy, token, Admission::Run) {
@@ -135,7 +135,7 @@ pub async fn a_superseded_attempt_cannot_complete(store: Shared) {
     let second = begin(&store, &policy).await;
     assert_eq!(look(&store, id()).await.record.attempt, 2);
     assert_eq!(finish(&store, first, "late").await, Some(Finish::Superseded));
-    // Also where it never looked, and writes on what it saw before.
+    // Also without looking first, from what it read before.
     let outcome = Outcome::Completed { response: Some(response("late")), keep_for: None };
     let Finish::Write(done) = machine::finish(Some(&stale), first, &outcome) else {
         panic!("it knew no better")

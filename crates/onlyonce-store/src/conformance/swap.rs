@@ -1,4 +1,4 @@
-//! One write verb: compare and swap.
+//! The one write operation: compare and swap.
 
 use std::collections::HashSet;
 
@@ -11,9 +11,9 @@ use super::world::{
 };
 use crate::Swapped;
 
-/// How many callers meet on one record.
+/// How many callers compete for one record.
 const CALLERS: usize = 64;
-/// How many writers count, and how far each.
+/// How many writers increment, and how often each.
 const WRITERS: u32 = 8;
 const COUNTS_EACH: u32 = 20;
 
@@ -70,7 +70,7 @@ pub async fn a_lost_swap_changes_nothing(store: Shared) {
 /// X05
 pub async fn the_revision_is_the_one_the_caller_minted(store: Shared) {
     let (id, first) = draft("k", running(LATER));
-    // The whole range: a signed column, or a number that became a float on the way, would show.
+    // The whole range: a signed column, or a conversion to a float, would show.
     let mut expected = None;
     for revision in
         [u64::MAX, 0, i64::MAX.cast_unsigned() + 1, (1 << 53) + 1, 1].map(onlyonce_core::record::Revision)
@@ -83,7 +83,7 @@ pub async fn the_revision_is_the_one_the_caller_minted(store: Shared) {
     }
 }
 
-/// X05: the answer was lost, the caller sends again and recognises its own write.
+/// X05: the answer was lost; the caller sends the swap again and recognises its own write.
 pub async fn a_swap_that_is_sent_twice_is_recognised_by_its_revision(store: Shared) {
     let (id, first) = draft("k", running(LATER));
     let change = change(None, first);
@@ -149,7 +149,7 @@ async fn count(store: Shared, id: Id) {
     }
 }
 
-/// What an engine writes in one batch stays many writes.
+/// Writes that an engine puts in one batch stay independent.
 pub async fn records_of_different_keys_do_not_disturb_each_other(store: Shared) {
     let (taken, first) = draft("taken", running(LATER));
     insert(&store, (taken, first)).await;

@@ -1,4 +1,4 @@
-//! What the cases are told in: short ways to make records, to write them, and to wait for the store's clock.
+//! Helpers of the cases: make records, write them, and wait for the store's clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,16 +21,16 @@ use crate::{Change, Query, Store, Swapped};
 
 /// Long enough never to pass while a case runs.
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
-/// Short enough to be waited for, long enough that a store's clock of milliseconds would show it.
+/// Short enough to wait for, long enough to show on a clock of milliseconds.
 pub(super) const MOMENT: Duration = Duration::from_millis(20);
-/// How often a loop over load and swap is lost to others before something is wrong.
+/// How many swaps a loop may lose before the case fails.
 const SWAPS_MAX: usize = 10_000;
-/// How long the suite lets pass between two looks at the clock.
+/// The pause between two reads of the clock.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 pub(super) type Shared = Arc<dyn Store>;
 
-/// The seed of whatever is random in a case, said aloud.
+/// The seed of a case's random input, which is printed.
 pub(super) fn seed() -> u64 {
     let seed = std::env::var("ONLYONCE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| {
@@ -135,7 +135,7 @@ pub(super) async fn load(store: &Shared, id: Id) -> Option<Seen> {
     store.load(id).await.expect("the store answers a look")
 }
 
-/// What is there, which must be something.
+/// The record, which must exist.
 pub(super) async fn look(store: &Shared, id: Id) -> Seen {
     load(store, id).await.expect("the record is there")
 }
@@ -145,7 +145,7 @@ pub(super) async fn insert(store: &Shared, (id, draft): (Id, Box<Draft>)) -> See
     applied(swap(store, id, change(None, draft)).await)
 }
 
-/// Writes over what was seen, which must still be there.
+/// Writes over the record that was read, which must not have changed.
 pub(super) async fn write(store: &Shared, id: Id, seen: &Seen, next: Box<Draft>) -> Seen {
     applied(swap(store, id, change(Some(seen.revision), next)).await)
 }
@@ -166,7 +166,7 @@ pub(super) fn lost(swapped: Swapped) -> Option<Seen> {
     }
 }
 
-/// What the engine does around a rule: look, ask the rule, swap; and again where it was lost. `None` from the rule
+/// What the engine does with a rule: load, apply the rule, swap, and repeat if the swap was lost. `None` from the rule
 /// ends it.
 pub(super) async fn drive(
     store: &Shared,
@@ -185,7 +185,7 @@ pub(super) async fn drive(
     panic!("lost {SWAPS_MAX} swaps in a row");
 }
 
-/// Lets the others have a turn between two steps: on a store that never waits, nothing else would bring them together.
+/// Yields between two steps: on a store that never waits, tasks would otherwise not interleave.
 pub(super) async fn give_way() {
     const TURNS: usize = 3;
     for _ in 0..TURNS {
@@ -193,7 +193,7 @@ pub(super) async fn give_way() {
     }
 }
 
-/// Looks at a record until the store's own clock has reached `at`.
+/// Reads a record until the store's own clock has reached `at`.
 pub(super) async fn wait_until(store: &Shared, id: Id, at: Timestamp) -> Seen {
     let started = Instant::now();
     while started.elapsed() < PATIENCE {
@@ -206,7 +206,7 @@ pub(super) async fn wait_until(store: &Shared, id: Id, at: Timestamp) -> Seen {
     panic!("the store's clock did not reach {at:?} within {PATIENCE:?}");
 }
 
-/// The store's now, by a record that is left behind in a scope of its own and is never due.
+/// The store's now, read from a record in a scope of its own that is never due.
 pub(super) async fn now(store: &Shared) -> Timestamp {
     insert(store, draft_in(scope(0xcc), &format!("clock {}", mint().0), unknown(None))).await.now
 }
@@ -223,7 +223,7 @@ pub(super) fn due(limit: usize) -> Query {
     Query::due(StateSet::ALL, limit)
 }
 
-/// Every record of a listing, page by page; no page is longer than the limit, and none comes after the last.
+/// Every record of a listing, page by page. Asserts that no page exceeds the limit.
 pub(super) async fn list(store: &Shared, mut query: Query) -> Vec<(Id, Seen)> {
     let mut records = Vec::new();
     for _ in 0..SWAPS_MAX {
@@ -240,7 +240,7 @@ pub(super) fn ids(records: &[(Id, Seen)]) -> Vec<Id> {
     records.iter().map(|(id, _)| *id).collect()
 }
 
-/// So long before that moment.
+/// The moment `span` before `moment`.
 pub(super) fn before(moment: Timestamp, span: Duration) -> Timestamp {
     let micros = i64::try_from(span.as_micros()).expect("a span of a test");
     Timestamp::from_micros(moment.as_micros() - micros)

@@ -1,8 +1,8 @@
-//! What is due when, in order.
+//! An index by due time, updated in batches.
 //!
-//! A record is written twice within milliseconds, and each time is due at another moment: in order at once, that would be
-//! three changes of a tree for one request, of which two are for nothing. So a row that was written is only noted, and
-//! those that were noted are put in order together: where many are, and before anybody looks.
+//! A record is written twice within milliseconds, each time with another due time. Updating a tree at every write would be
+//! three changes per request, two of them useless. So a write only notes its row, and noted rows are indexed together: when
+//! there are many, and before the index is read.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -12,17 +12,17 @@ use onlyonce_core::time::Timestamp;
 
 use super::{Row, Rows};
 
-/// So many rows are noted before they are put in order: few enough that nobody waits long for it.
+/// Noted rows are indexed at this number: few enough that the write that does it is not slow.
 const NOTED_MAX: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Due {
     ordered: BTreeSet<(Timestamp, Id)>,
-    /// Rows that may be due at another moment than the one they stand at, each once.
+    /// Rows whose due time may differ from the index, each once.
     noted: Vec<Id>,
 }
 
-/// Where the order has a row.
+/// Where the index has a row.
 #[derive(Clone, Copy)]
 pub(super) struct Position {
     at: Option<Timestamp>,
@@ -30,12 +30,12 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Nowhere, as a new row.
+    /// Not indexed: a new row.
     pub(super) const NONE: Self = Self { at: None, is_noted: false };
 }
 
 impl Due {
-    /// A row was written.
+    /// Notes that a row was written.
     pub(super) fn note(&mut self, id: Id, row: &mut Row) {
         if row.due_at != row.position.at && !row.position.is_noted {
             row.position.is_noted = true;
@@ -43,12 +43,12 @@ impl Due {
         }
     }
 
-    /// Whether what is noted should be put in order.
+    /// Whether the noted rows should be indexed now.
     pub(super) fn is_full(&self) -> bool {
         self.noted.len() >= NOTED_MAX
     }
 
-    /// Puts what is noted in order. From here until the next write, the order has exactly the rows that are ever due.
+    /// Indexes the noted rows. Until the next write, the index has exactly the rows that will ever be due.
     pub(super) fn arrange(&mut self, rows: &mut Rows) {
         for id in self.noted.drain(..) {
             let row =
@@ -63,12 +63,12 @@ impl Due {
         }
     }
 
-    /// The rows in order, of those that have been put in order.
+    /// The indexed rows after this bound, in order.
     pub(super) fn after(&self, after: Bound<(Timestamp, Id)>) -> impl Iterator<Item = &(Timestamp, Id)> {
         self.ordered.range((after, Bound::Unbounded))
     }
 
-    /// A row is deleted.
+    /// Removes a deleted row.
     pub(super) fn remove(&mut self, entry: &(Timestamp, Id)) {
         self.ordered.remove(entry);
     }

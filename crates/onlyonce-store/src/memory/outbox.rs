@@ -9,7 +9,7 @@ use onlyonce_core::time::Timestamp;
 
 use crate::outbox::{Claimed, DeadLetter, DeliveryError, Message, Settled};
 
-/// Messages in the order they were stored, with what is due when.
+/// Messages in the order they were stored, and an index by due time.
 #[derive(Default)]
 pub(super) struct Messages {
     stored: u64,
@@ -23,7 +23,7 @@ pub(super) struct Messages {
 struct Stored {
     message: Message,
     delivery: u32,
-    /// Who has claimed it last and not settled it.
+    /// The token of the last claim that is not settled.
     token: Option<Token>,
     /// When it may be claimed; while it is claimed, when the claim lapses.
     due_at: Timestamp,
@@ -32,7 +32,7 @@ struct Stored {
 }
 
 impl Messages {
-    /// A message whose key is there already is the same message, and is kept once.
+    /// A message whose key exists already is the same message: it is stored once.
     pub(super) fn store(&mut self, messages: Vec<Message>, now: Timestamp) {
         for message in messages {
             if self.by_key.contains_key(&message.key) {
@@ -72,7 +72,7 @@ impl Messages {
         Claimed { key, destination, payload, content_type, group, delivery: stored.delivery, token }
     }
 
-    /// A claim that has lapsed still settles while nobody else has claimed the message: its delivery was made.
+    /// A lapsed claim can still settle if no other relay has claimed the message: its delivery was made.
     pub(super) fn settle(&mut self, key: &str, token: Token, settled: Settled, now: Timestamp) -> bool {
         let Some(&number) = self.by_key.get(key) else { return false };
         let stored = self.by_number.get_mut(&number).expect("a key that is known is stored");

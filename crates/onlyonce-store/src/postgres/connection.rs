@@ -1,11 +1,11 @@
-//! One connection: a client, the task that sends and reads for it, and what it has prepared.
+//! One connection: a client, the task that does its I/O, and its prepared statements.
 //!
-//! 1. Several statements may be under way on it at once. The server carries them out in the order they were sent, each as a
-//!    transaction of its own; one that fails leaves the others as they are.
-//! 2. The task ends with the connection. If the task goes first, with its runtime, the connection is closed, and whoever waits is
-//!    told.
-//! 3. A warning of the server comes before the end of the answer that it belongs to, and is noted before it is answered. Of
-//!    several statements under way it is not told apart which one it was about: all that are answered after it are in doubt.
+//! 1. Several statements may be in flight. The server executes them in the order sent, each in its own transaction; one
+//!    that fails does not affect the others.
+//! 2. The task ends with the connection. If the task ends first, with its runtime, the connection is closed and every waiting
+//!    caller gets an error.
+//! 3. A warning arrives before the end of the answer it belongs to, and is recorded before that answer is returned. With
+//!    several statements in flight it is not known which one it was about, so all later answers are in doubt.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -23,7 +23,7 @@ use super::row::{Swap, Values};
 use super::statement::Verb;
 use super::url::Database;
 
-/// Where the server warns that it has stopped waiting for its standby, in its own source: the message is translated.
+/// The server function that warns when the wait for the standby was cancelled. The message itself is translated.
 const GAVE_UP_ON_STANDBY: &str = "SyncRepWaitForLSN";
 
 pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -65,13 +65,13 @@ impl Connection {
         Ok(Self { client, database: database.clone(), prepared: Mutex::default(), gave_up_on_standby, task })
     }
 
-    /// The rows of a statement; it is prepared the first time.
+    /// Runs a statement, prepared at its first use, and returns its rows.
     pub(super) async fn query(&self, verb: Verb, parameters: Parameters<'_>) -> Result<Vec<Row>, Error> {
         let statement = self.prepare(verb).await?;
         self.client.query(&statement, parameters).await
     }
 
-    /// The rows of a batch: its inserts and its updates are sent at once, and committed together.
+    /// Runs a batch and returns its rows: inserts and updates are sent together and committed in one transaction.
     pub(super) async fn query_batch(&self, inserts: &[&Swap], updates: &[&Swap]) -> Result<Vec<Row>, Error> {
         if updates.is_empty() {
             return self.query_many(Verb::InsertMany, inserts).await;
@@ -106,7 +106,7 @@ impl Connection {
         self.client.query(&statement, &parameters).await
     }
 
-    /// A statement as this connection knows it.
+    /// The prepared statement on this connection.
     pub(super) async fn prepare(&self, verb: Verb) -> Result<Statement, Error> {
         if let Some(statement) = self.prepared().get(&verb) {
             return Ok(statement.clone());
@@ -124,19 +124,19 @@ impl Connection {
         self.client.simple_query(sql).await
     }
 
-    /// False where the server has closed it, or the way to it is gone, as far as this node was told; or where it is in doubt.
+    /// False if the connection is known to be closed, or is in doubt.
     pub(super) fn is_usable(&self) -> bool {
         !self.client.is_closed() && !self.is_in_doubt()
     }
 
-    /// The server has said on it that it did not wait for its standby.
+    /// The server has warned on this connection that it did not wait for its standby.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.gave_up_on_standby.load(Ordering::Acquire)
     }
 }
 
 impl Drop for Connection {
-    /// Nobody waits for what is still under way on it.
+    /// Statements still in flight have no waiting caller.
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -1,14 +1,14 @@
-//! Whether what a server shows would outlive it.
+//! Whether what a server returns would survive its loss.
 //!
-//! Where a standby confirms every commit, an answer means that the standby has it too. But a row may stand on the primary
-//! that the standby does not have: a commit that was waiting for it when the server was stopped, or an operator ended the
-//! wait, is committed there alone. Whoever looks sees it, and if the standby takes over, it never was.
+//! With a synchronous standby, an answered commit is on the standby too. But the primary may show rows that the standby does
+//! not have: if the server was stopped, or an operator cancelled the wait, while a commit waited for the standby, that
+//! commit is on the primary only. It is lost if the standby takes over.
 //!
-//! 1. A new connection to a server with such a standby, and an answer that was lost, raise a doubt.
-//! 2. A commit that was sent after that and is confirmed settles it: the log is written, and confirmed, in its order.
-//! 3. While there is a doubt, a look writes the row that it shows, as it is; so it is shown when it is confirmed.
+//! 1. A new connection to a server with such a standby raises a doubt, and so does a lost answer.
+//! 2. A confirmed commit that was sent later settles it: the log is written, and confirmed, in order.
+//! 3. While there is a doubt, a read rewrites the row unchanged, so that its answer waits for the standby's confirmation.
 //!
-//! Without such a standby there is nothing to doubt, and looks only read.
+//! Without such a standby there is no doubt, and reads only read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -20,12 +20,12 @@ pub(super) struct Doubts {
     settled: AtomicU64,
 }
 
-/// How many doubts there were when something was sent.
+/// The number of doubts at the moment something was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark(u64);
 
 impl Doubts {
-    /// A connection was made, to a server that waits for a standby or to one that does not.
+    /// A connection was made, with or without a synchronous standby.
     pub(super) fn connected(&self, has_standby: bool) {
         self.has_standby.store(has_standby, Ordering::Release);
         self.lost();
@@ -43,14 +43,14 @@ impl Doubts {
         self.raised.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// To be taken before a commit is sent.
+    /// Taken before a commit is sent.
     pub(super) fn mark(&self) -> Mark {
         Mark(self.raised.load(Ordering::Acquire))
     }
 
-    /// A commit that wrote something is confirmed.
+    /// A commit with a write was confirmed.
     pub(super) fn settle(&self, mark: Mark) {
-        // Nearly always it is settled already: a look is all that costs.
+        // Nearly always settled already: then this is one atomic load.
         if self.settled.load(Ordering::Acquire) < mark.0 {
             self.settled.fetch_max(mark.0, Ordering::AcqRel);
         }

@@ -1,4 +1,4 @@
-//! What is wrong with a server as it is set up now, and servers that only resemble PostgreSQL.
+//! Findings about a server's settings, and refusal of servers that only resemble PostgreSQL.
 
 use tokio_postgres::Client;
 
@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::url::Database;
 use crate::{ErrorKind, Finding, Level};
 
-/// Settings that the promises rest on, as a session of ours has them.
+/// Settings that the promises depend on, as our session sees them.
 pub(super) struct Settings<'a> {
     pub(super) fsync: &'a str,
     pub(super) full_page_writes: &'a str,
@@ -47,8 +47,8 @@ pub(super) fn findings(settings: &Settings<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Refuses servers that speak as PostgreSQL does and were never tested, unless the URL allows them.
-pub(super) async fn refuse_relatives(client: &Client, database: &Database) -> Result<(), Failure> {
+/// Refuses servers that speak PostgreSQL's protocol but are untested, unless the URL allows them.
+pub(super) async fn refuse_untested(client: &Client, database: &Database) -> Result<(), Failure> {
     const SQL: &str = "SELECT version(), EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')";
     if database.is_unproven_allowed {
         return Ok(());
@@ -84,7 +84,7 @@ mod tests {
         findings(settings).iter().map(|finding| (finding.level, finding.code)).collect()
     }
 
-    /// X05: what makes a promise void is found, and a healthy server has nothing to say.
+    /// X05: settings that break a promise are found; a healthy server has no findings.
     #[test]
     fn settings_that_lose_acknowledged_writes_are_found() {
         assert_eq!(codes(&HEALTHY), []);

@@ -1,4 +1,4 @@
-//! What PostgreSQL could not do, told so that somebody can do something about it.
+//! PostgreSQL's errors, with their kind, what they mean for a write, and a remedy.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -9,37 +9,37 @@ use tokio_postgres::error::SqlState;
 use super::url::Database;
 use crate::{Error, ErrorKind};
 
-/// An error that many callers are told: those of one batch fail together.
+/// An error that can be cloned: all callers of a batch get it.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) kind: ErrorKind,
-    /// What it means for a write.
+    /// What the failed statement wrote.
     pub(super) left: Left,
-    /// Whether it certainly came to nothing, whatever became of the connection.
+    /// Whether nothing was certainly written, also if the connection was lost.
     wrote_nothing: bool,
     message: String,
 }
 
-/// What a failed statement has left behind.
+/// What a failed statement has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Nothing: somebody else holds a row that it wants.
+    /// Nothing: another transaction holds a lock on the row.
     Busy,
-    /// Nothing: it met another one, and may be sent again.
+    /// Nothing: it conflicted with another transaction, and may be retried.
     Again,
     /// Nothing: the server refused it.
     Nothing,
-    /// Nobody knows, and the connection is not used again.
+    /// Unknown; the connection is not used again.
     Doubt,
 }
 
 impl Failure {
-    /// Something that we or the server refused: nothing was written.
+    /// An error after which nothing was written, since we or the server refused.
     pub(super) fn refused(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, left: Left::Nothing, wrote_nothing: true, message: message.into() }
     }
 
-    /// Something after which nobody knows what was written.
+    /// An error after which it is unknown what was written.
     pub(super) fn doubt(database: &Database, what: &str) -> Self {
         let message = format!("PostgreSQL at {}: {what}", database.shown);
         Self { kind: ErrorKind::Unavailable, left: Left::Doubt, wrote_nothing: false, message }
@@ -52,22 +52,22 @@ impl Failure {
         )
     }
 
-    /// What the server, or the way to it, said.
+    /// The failure for an error of the client library.
     pub(super) fn of(database: &Database, error: &tokio_postgres::Error) -> Self {
         let Some(code) = error.code() else {
-            let (kind, remedy) = unspoken(error);
+            let (kind, remedy) = without_code(error);
             let message = format!("PostgreSQL at {}: {}; {remedy}", database.shown, chain(error));
             return Self { kind, left: Left::Doubt, wrote_nothing: false, message };
         };
         let (kind, left, remedy) = judge(code, database);
         let told = error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned());
         let message = format!("PostgreSQL at {}: {told} ({}); {remedy}", database.shown, code.code());
-        // A refusal of the statement ends its transaction; what ends the connection may come after its commit.
+        // An error about the statement rolls back its transaction; one that ends the connection may come after the commit.
         let wrote_nothing = left != Left::Doubt || *code == SqlState::READ_ONLY_SQL_TRANSACTION;
         Self { kind, left, wrote_nothing, message }
     }
 
-    /// The same, of something that was never sent: there was no connection.
+    /// The same for a statement that was never sent, since there was no connection.
     pub(super) fn before_sending(self) -> Self {
         Self { wrote_nothing: true, ..self }
     }
@@ -105,8 +105,8 @@ fn chain(error: &tokio_postgres::Error) -> String {
     told
 }
 
-/// What never came from the server: the connection, TLS, or a password that is missing.
-fn unspoken(error: &tokio_postgres::Error) -> (ErrorKind, &'static str) {
+/// Errors that did not come from the server: connection, TLS, or a missing password.
+fn without_code(error: &tokio_postgres::Error) -> (ErrorKind, &'static str) {
     let told = chain(error);
     if told.contains("certificate") || told.contains("UnknownIssuer") {
         let remedy = "name the authority that signed its certificate with sslrootcert=FILE, and the host that the \
@@ -131,14 +131,14 @@ fn judge(code: &SqlState, database: &Database) -> (ErrorKind, Left, String) {
     let schema = &database.schema;
     let user = database.user();
     let (kind, left, remedy) = match code.code() {
-        // Servers of several nodes say so where the one that committed has gone.
+        // Distributed servers return this if the node that committed is gone.
         "40003" => (
             Unavailable,
             Left::Doubt,
             "nobody knows whether it was committed, and it is looked at again".to_owned(),
         ),
         "40001" | "40P01" => (Unavailable, Left::Again, "it may be sent again".to_owned()),
-        // No failure of the server: it must not count as one.
+        // Not a failure of the server: it must not count as one.
         "55P03" => {
             (Busy, Left::Busy, "another transaction holds the record; see pg_stat_activity".to_owned())
         }
@@ -186,7 +186,7 @@ fn judge(code: &SqlState, database: &Database) -> (ErrorKind, Left, String) {
             (Corrupt, Left::Nothing, "the database is damaged; restore it from a backup".to_owned())
         }
         code => match &code[..2] {
-            // Connection, intervention of an operator, trouble outside: the backend may be gone.
+            // Connection lost, operator intervention, system error: the backend may be gone.
             "08" | "57" | "58" => (Unavailable, Left::Doubt, "see its log".to_owned()),
             "53" => (Unavailable, Left::Nothing, "see its log".to_owned()),
             "28" => (Misconfigured, Left::Doubt, "see pg_hba.conf".to_owned()),
@@ -200,7 +200,7 @@ fn judge(code: &SqlState, database: &Database) -> (ErrorKind, Left, String) {
 mod tests {
     use super::*;
 
-    /// X05: whether a write took place is said only where the server's answer leaves no doubt.
+    /// X05: that nothing was written is said only if the server's answer is certain.
     #[test]
     fn what_may_have_been_committed_is_doubt_and_what_was_refused_is_nothing() {
         let database = Database::parse("postgres://ann@localhost/pay?sslmode=disable").unwrap();

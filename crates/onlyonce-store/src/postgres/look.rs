@@ -1,13 +1,13 @@
-//! Looks: those that come while others are under way go together, in one round trip.
+//! Reads: those that arrive while others are in flight are batched into one round trip.
 //!
 //! ```text
 //!   load ──► batcher ──► one: the plain statement ─┐
-//!                 └────► many: one for all ────────┤   as it stands, or absent
-//!                                                  └─► large, unreadable, in doubt, or refused with others: it goes alone
+//!                 └────► many: one for all ────────┤   the record, or absent
+//!                                                  └─► large, unreadable, in doubt, or refused with others: read alone
 //! ```
 //!
-//! A look shows what was committed when its statement began, and that is after it was asked. Two looks at one record may
-//! go together. While there is a doubt (`doubt.rs`) each goes alone: a look is a commit then.
+//! A read returns what was committed when its statement began, which is after it was submitted. Two reads of one record may
+//! share a batch. While there is a doubt (`doubt.rs`) each is sent alone, since it is a commit then.
 
 use std::collections::HashMap;
 
@@ -21,16 +21,16 @@ use super::statement::Verb;
 use crate::hash::ById;
 use crate::{Error, ErrorKind};
 
-/// What looking together has to say about a record.
+/// What a batch of reads returned for a record.
 #[derive(Clone)]
 pub(super) enum Looked {
-    /// As it stands; none where it is absent.
+    /// The record; `None` if absent.
     Seen(Option<Seen>),
-    /// Nothing. It is looked at alone.
+    /// No answer: read it alone.
     Alone,
 }
 
-/// Looks at all of these, each with an answer of its own.
+/// Reads all of these, each with its own answer.
 pub(super) async fn together(pool: &Pool, ids: Vec<Id>) -> Vec<Result<Looked, Error>> {
     if let [id] = ids[..] {
         return vec![alone(pool, id).await.map(Looked::Seen)];
@@ -41,7 +41,7 @@ pub(super) async fn together(pool: &Pool, ids: Vec<Id>) -> Vec<Result<Looked, Er
     }
     let asked: Vec<&[u8]> = ids.iter().map(|id| &id.0[..]).collect();
     match pool.query(Verb::LoadMany, &[&asked]).await {
-        // It may have taken a new connection, and that a doubt.
+        // The query may have opened a connection, which raises a doubt.
         Ok(_) if !pool.doubts.are_settled() => each_alone(&ids),
         Ok(rows) => {
             let found: HashMap<Id, Looked, ById> = rows.iter().filter_map(found).collect();
@@ -52,12 +52,12 @@ pub(super) async fn together(pool: &Pool, ids: Vec<Id>) -> Vec<Result<Looked, Er
     }
 }
 
-/// One record by the plain statement.
+/// Reads one record by the plain statement.
 pub(super) async fn alone(pool: &Pool, id: Id) -> Result<Option<Seen>, Error> {
     let read = |rows: &[Row]| rows.first().map(row::seen).transpose();
     if pool.doubts.are_settled() {
         let rows = pool.query(Verb::Load, &[&&id.0[..]]).await?;
-        // It may have taken a new connection, and that a doubt.
+        // The query may have opened a connection, which raises a doubt.
         if pool.doubts.are_settled() {
             return read(&rows);
         }
@@ -70,14 +70,14 @@ pub(super) async fn alone(pool: &Pool, id: Id) -> Result<Option<Seen>, Error> {
     read(&rows)
 }
 
-/// A row that names no record of ours answers for none. What cannot be understood, and what is too large to be shown with
-/// others, is looked at alone, and so keeps nobody else from an answer.
+/// A row whose id cannot be read answers no read. A row that cannot be decoded, or is too large for a shared answer, is
+/// read alone, so that it does not affect others.
 fn found(row: &Row) -> Option<(Id, Looked)> {
     let looked = row::seen(row).map_or(Looked::Alone, |seen| Looked::Seen(Some(seen)));
     Some((row::id(row).ok()?, looked))
 }
 
-/// A damaged row must not take the others with it. A server in trouble would refuse each of them as well.
+/// A damaged row must not fail the others, so each is read alone. If the server is in trouble, all fail at once.
 fn refused(failure: &Failure) -> Result<Looked, Error> {
     let is_ones = matches!(failure.kind, ErrorKind::Other | ErrorKind::Corrupt);
     if failure.left != Left::Doubt && is_ones { Ok(Looked::Alone) } else { Err(failure.error()) }

@@ -1,13 +1,12 @@
-//! The schema, step by step, also where twenty nodes start at once.
+//! Schema migrations, safe if many nodes start at once.
 //!
-//! 1. Each step is one transaction that begins by writing the step down, under a unique number. Whoever comes second
-//!    waits there until the first has committed, and then finds it done. No lock beside the tables is needed.
-//! 2. What was applied is written down with a checksum. A schema whose steps differ from this release's was made by
-//!    something else, and is refused.
-//! 3. A step says which older schema a release must know at least to work on with it: nodes of two releases can run
-//!    on one schema while they are being replaced. One that is too old does not start, and one that runs refuses
-//!    everything from its next look at the epoch on.
-//! 4. Where everything is applied, nothing is written: a role that may only read and write rows is enough.
+//! 1. Each step is one transaction that first inserts its own unique number. A second node waits there until the first has
+//!    committed, and then finds the step done. No other lock is needed.
+//! 2. Applied steps are stored with a checksum. A schema whose steps differ from this release's is refused.
+//! 3. A step says which schema version a release must know to keep working: nodes of two releases can share a schema
+//!    during a rolling upgrade. A release that is too old does not start; a running one refuses everything once it has
+//!    read the epoch again.
+//! 4. If everything is applied, nothing is written: a role that may only read and write rows is enough.
 //! 5. A released step is never edited; a change is a new step.
 
 use std::time::Duration;
@@ -24,7 +23,7 @@ struct Step {
     number: i32,
     name: &'static str,
     sql: &'static str,
-    /// A release that knows the schema up to this number can work on with it.
+    /// A release must know the schema up to this number to use it.
     needs: i32,
 }
 
@@ -43,18 +42,18 @@ const ALL: [Step; 1] = [step!(1, "0001-first", needs 1)];
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a handful of files")]
 const LATEST: i32 = ALL.len() as i32;
 
-/// How often others may get in between, and the pause after that.
+/// How many conflicts with other nodes are retried, and the pause between two tries.
 const ROUNDS_MAX: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Brings the schema to this release's.
+/// Applies the missing migrations.
 pub(super) async fn run(client: &mut Client, database: &Database) -> Result<(), Failure> {
     for _ in 0..ROUNDS_MAX {
         let applied = applied(client, database).await?;
         refuse_old_layout(client, database, &applied).await?;
         let Some(next) = pending(database, &applied)?.next() else { return Ok(()) };
         if let Err(error) = apply(client, database, next).await
-            && !is_meeting(&error)
+            && !is_concurrent(&error)
         {
             return Err(not_applied(database, next, &error));
         }
@@ -65,7 +64,7 @@ pub(super) async fn run(client: &mut Client, database: &Database) -> Result<(), 
     Err(Failure::doubt(database, "others keep changing the schema; see what else migrates it"))
 }
 
-/// The schema as it is, and what it lacks.
+/// The current schema, and what is missing.
 pub(super) async fn schema(client: &Client, database: &Database) -> Result<Schema, Failure> {
     let applied = applied(client, database).await?;
     refuse_old_layout(client, database, &applied).await?;
@@ -82,8 +81,8 @@ pub(super) async fn schema(client: &Client, database: &Database) -> Result<Schem
     })
 }
 
-/// Refuses to work on with a schema that asks for more than this release knows.
-pub(super) fn may_go_on(database: &Database, needs: i32) -> Result<(), Failure> {
+/// Refuses a schema that needs a newer release.
+pub(super) fn check_release(database: &Database, needs: i32) -> Result<(), Failure> {
     if needs <= LATEST {
         return Ok(());
     }
@@ -95,7 +94,7 @@ pub(super) fn may_go_on(database: &Database, needs: i32) -> Result<(), Failure> 
     Err(Failure::refused(ErrorKind::Misconfigured, message))
 }
 
-/// What a row about a step says.
+/// A row of the migrations table.
 struct Applied {
     number: i32,
     name: String,
@@ -103,7 +102,7 @@ struct Applied {
     needs: i32,
 }
 
-/// Everything that was applied; nothing where the table is missing. A schema that is missing is told.
+/// The applied migrations; none if the table is missing. A missing schema is an error.
 async fn applied(client: &Client, database: &Database) -> Result<Vec<Applied>, Failure> {
     const SQL: &str = "SELECT number, name, checksum, needs FROM {schema}.onlyonce_migration ORDER BY number";
     let rows = match client.query(&filled(SQL, database), &[]).await {
@@ -138,7 +137,7 @@ async fn schema_exists(client: &Client, database: &Database) -> Result<(), Failu
     if !rows.is_empty() {
         return Ok(());
     }
-    // It is not created: a name that was mistyped on one node would be a second set of records.
+    // It is not created: a name mistyped on one node would make a second set of records.
     let (shown, schema) = (&database.shown, &database.schema);
     let message = format!(
         "PostgreSQL at {shown} has no schema \"{schema}\"; create it with CREATE SCHEMA {} AUTHORIZATION {}, or name \
@@ -149,15 +148,15 @@ async fn schema_exists(client: &Client, database: &Database) -> Result<(), Failu
     Err(Failure::refused(ErrorKind::Misconfigured, message))
 }
 
-/// Refuses a schema of before the first release: its records are bytes that no release reads. Asked only where the first step
-/// is not ours.
+/// Refuses a schema from before the first release, whose records cannot be read. Checked only if the first step is not
+/// ours.
 async fn refuse_old_layout(client: &Client, database: &Database, applied: &[Applied]) -> Result<(), Failure> {
     const SQL: &str = "
         SELECT 1 FROM pg_class AS known
-            JOIN pg_namespace AS namespace ON namespace.oid = known.relnamespace
+            JOIN pg_namespace AS schemas ON schemas.oid = known.relnamespace
             LEFT JOIN pg_attribute AS attribute
                 ON attribute.attrelid = known.oid AND attribute.attname = 'record' AND NOT attribute.attisdropped
-        WHERE namespace.nspname = $1
+        WHERE schemas.nspname = $1
           AND (known.relname = 'onlyonce_due' OR known.relname = 'onlyonce_record' AND attribute.attname IS NOT NULL)";
     let is_first_ours =
         ALL.first().is_some_and(|first| applied.iter().any(|row| row.checksum == checksum(first)));
@@ -177,7 +176,7 @@ async fn refuse_old_layout(client: &Client, database: &Database, applied: &[Appl
     Err(Failure::refused(ErrorKind::Misconfigured, message))
 }
 
-/// The steps that are not applied; refuses a schema that this release does not understand.
+/// The steps to apply; an error if this release does not know the schema.
 fn pending<'a>(
     database: &Database,
     applied: &'a [Applied],
@@ -240,8 +239,8 @@ async fn apply(client: &mut Client, database: &Database, step: &Step) -> Result<
     committed
 }
 
-/// Whether somebody else did the same at the same moment: the catalogue itself has unique keys.
-fn is_meeting(error: &tokio_postgres::Error) -> bool {
+/// Whether another node ran the same step at the same time: the catalogue itself has unique keys.
+fn is_concurrent(error: &tokio_postgres::Error) -> bool {
     const CODES: [&SqlState; 6] = [
         &SqlState::UNIQUE_VIOLATION,
         &SqlState::DUPLICATE_TABLE,

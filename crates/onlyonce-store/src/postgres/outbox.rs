@@ -35,7 +35,7 @@ pub(super) async fn claim(
     rows.iter().map(claimed).collect()
 }
 
-/// False where the claim is not the last one any more.
+/// False if another relay has claimed the message since.
 pub(super) async fn settle(pool: &Pool, key: &str, token: Token, settled: &Settled) -> Result<bool, Error> {
     let token = &token.0[..];
     let rows = match settled {
@@ -73,7 +73,7 @@ pub(super) async fn dead_letters(pool: &Pool, limit: usize) -> Result<Vec<DeadLe
     rows.iter().map(letter).collect()
 }
 
-/// From the columns moments, deliveries and errors; none of them where there was no error.
+/// The errors from three array columns; all of them null if there was none.
 fn errors(row: &Row) -> Result<Vec<DeliveryError>, Error> {
     let moments = column::<Option<Vec<Moment>>>(row, 3)?.unwrap_or_default();
     let deliveries = column::<Option<Vec<i32>>>(row, 4)?.unwrap_or_default();

@@ -1,22 +1,20 @@
-//! Connections of one kind, kept while nobody needs them, and the one that batches share.
+//! A pool of connections with the same settings, and the connection that batches share.
 //!
-//! A pool of our own, since three things must stay with a connection that `deadpool-postgres` does not keep there: whether the
-//! server has said on it that a commit is in doubt, that whoever gave up waiting for an answer leaves it unusable (a
-//! pool that takes connections back when they are dropped would hand it to the next one), and that one is shared by
-//! several batches. What is left for a pool to do is a semaphore and a list.
+//! A pool of our own, since `deadpool-postgres` does not do three things: keep with a connection that the server has put a
+//! commit on it in doubt; discard a connection whose answer was not awaited (a pool that takes connections back on drop would
+//! hand it to the next caller); share one connection among several batches. The rest is a semaphore and a list.
 //!
 //! ```text
-//!   we       ──A──B────────────────C──────────►      the pipeline: a batch is sent while the one before is executed
+//!   client   ──A──B────────────────C──────────►      the pipeline: a batch is sent while the one before is executed
 //!   server     [ A ][commit][ B ][commit][ C ]
-//!   we       ◄─────────────a─────────────b─────
+//!   client   ◄─────────────a─────────────b─────
 //! ```
 //!
-//! 1. A connection goes back only after a whole answer. One that met a time-out, lost its server or is in doubt is closed. So
-//!    is the pipeline, once the batches that are under way on it have ended: none that comes later is sent there.
-//! 2. Nothing waits for ever: a place, a connection and an answer are waited for together, for one span.
-//! 3. Every connection is asked when it is made whether its server takes writes. `synchronous_commit=off` is lifted to
-//!    `on` there: nothing is acknowledged that a crash of the server could take back. Whether it has a standby that
-//!    confirms commits is asked too.
+//! 1. A connection goes back to the pool only after a complete answer. After a time-out, a lost server or a doubt it is
+//!    closed. So is the pipeline, once the batches in flight on it have ended; no later batch is sent on it.
+//! 2. Nothing waits for ever: one time-out covers waiting for a slot, connecting and the answer.
+//! 3. Each new connection checks that its server accepts writes, and whether a standby confirms commits. It raises
+//!    `synchronous_commit=off` to `on`: nothing is acknowledged that a crash of the server could undo.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,23 +33,23 @@ use super::url::Database;
 use super::write;
 use crate::{ErrorKind, failpoint};
 
-/// The oldest server that knows all we say.
+/// The oldest server version that supports our statements.
 const SERVER_MIN: u32 = 13_00_00;
-/// How much longer than the server is allowed to work we wait for its answer.
+/// How much longer than the server's statement time-out we wait for an answer.
 const GRACE: Duration = Duration::from_secs(1);
-/// How often a deadlock or a failed serialization is tried again.
+/// How often a deadlock or a serialization failure is retried.
 const RETRIES_MAX: u32 = 5;
-/// The pause before that, the first time; each next one is twice as long.
+/// The pause before the first retry; it doubles each time.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What the connections of a pool are for.
+/// The session settings of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tuning {
     /// The most connections.
     pub(super) connections: usize,
-    /// How long the server may work on a statement.
+    /// The statement time-out.
     pub(super) statement: Duration,
-    /// How long a statement may wait for a lock.
+    /// The lock time-out.
     pub(super) lock: Duration,
     /// How the server plans.
     pub(super) plans: Plans,
@@ -60,10 +58,10 @@ pub(super) struct Tuning {
 /// How the server plans statements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plans {
-    /// By the index, always: each statement touches rows by their ids. A table that is small when a plan is made and
-    /// large when it is used again must not be read as a whole.
+    /// Always by index: each statement touches rows by id. A plan made while the table is small must not scan the table
+    /// once it has grown.
     ByIndex,
-    /// As the server thinks best, each time anew.
+    /// Planned at each execution.
     Anew,
 }
 
@@ -76,22 +74,22 @@ pub(super) struct Pool {
     patience: Duration,
     places: Semaphore,
     idle: Mutex<Vec<Connection>>,
-    /// Where batches go, once there was one.
+    /// The connection for batches, once there is one.
     pipeline: Mutex<Option<Arc<Connection>>>,
 }
 
-/// What is asked of the server.
+/// What is sent to the server.
 #[derive(Clone, Copy)]
 pub(super) enum Asked<'a> {
-    /// A statement, on a connection of its own.
+    /// A statement, on a connection from the pool.
     Statement(Verb, Parameters<'a>),
-    /// A record and its messages, which are one transaction.
+    /// A record and its messages, in one transaction.
     WithMessages(&'a Swap),
-    /// A batch, on the pipeline. Its inserts and its updates each come in the order of ids.
+    /// A batch, on the pipeline. Inserts and updates are each sorted by id.
     Batch { inserts: &'a [&'a Swap], updates: &'a [&'a Swap] },
 }
 
-/// A connection in use, and its place.
+/// A connection in use, and its slot.
 struct Taken<'a> {
     connection: Connection,
     _place: SemaphorePermit<'a>,
@@ -115,12 +113,12 @@ impl Pool {
         }
     }
 
-    /// The rows of a statement. It has been committed when they come.
+    /// Runs a statement and returns its rows. It is committed by then.
     pub(super) async fn query(&self, verb: Verb, parameters: Parameters<'_>) -> Result<Vec<Row>, Failure> {
         self.ask_in_time(Asked::Statement(verb, parameters)).await
     }
 
-    /// The same for what writes: it is sent again where it met another transaction, since nothing of it was written.
+    /// The same for a write: retried after a conflict with another transaction, since nothing was written.
     pub(super) async fn write(&self, asked: Asked<'_>) -> Result<Vec<Row>, Failure> {
         let mut pause = PAUSE;
         for _ in 0..RETRIES_MAX {
@@ -137,11 +135,11 @@ impl Pool {
         self.ask_in_time(asked).await
     }
 
-    /// An answer, or that there was none in time.
+    /// An answer, or a time-out.
     async fn ask_in_time(&self, asked: Asked<'_>) -> Result<Vec<Row>, Failure> {
         timeout(self.patience, self.ask(asked)).await.unwrap_or_else(|_| {
             self.doubts.lost();
-            // It may still be under way there.
+            // The batch may still be in flight there.
             *self.kept_pipeline() = None;
             Err(Failure::late(&self.database, self.patience))
         })
@@ -167,8 +165,8 @@ impl Pool {
         }
     }
 
-    /// What an answer says. Where nobody knows, none of the connections that are kept is used again: what happened to this one
-    /// has likely happened to the others.
+    /// Judges an answer. If the outcome is unknown, all kept connections are discarded: they likely have the same
+    /// problem.
     fn judge<T>(
         &self,
         answer: Result<T, tokio_postgres::Error>,
@@ -191,7 +189,7 @@ impl Pool {
         answer
     }
 
-    /// The same for a connection of the pool, which goes back where it can be used again.
+    /// The same for a connection of the pool, which goes back if it is usable.
     fn finish<T>(&self, taken: Taken<'_>, answer: Result<T, tokio_postgres::Error>) -> Result<T, Failure> {
         let answer = self.judge(answer, &taken.connection);
         let is_whole = answer.as_ref().map_or_else(|failure| failure.left != Left::Doubt, |_| true);
@@ -213,7 +211,7 @@ impl Pool {
         Ok(Taken { connection, _place: place })
     }
 
-    /// The pipeline, or a new one where it cannot be used any more. Where two batches make one at once, the second is kept.
+    /// The pipeline, or a new one if it is unusable. If two batches connect at once, the second connection is kept.
     async fn pipeline(&self) -> Result<Arc<Connection>, Failure> {
         let kept = self.kept_pipeline().clone();
         if let Some(pipeline) = kept.filter(|pipeline| pipeline.is_usable()) {
@@ -232,18 +230,18 @@ impl Pool {
         self.pipeline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing that comes later is sent on any of these. What is under way on the pipeline ends there.
+    /// Discards the kept connections. Batches in flight on the pipeline still end there.
     fn close_kept(&self) {
         self.idle().clear();
         *self.kept_pipeline() = None;
     }
 
-    /// A connection of this kind, ready: for whoever needs one of its own. Of several hosts, to the first that takes writes.
+    /// A new connection with this pool's settings. Of several hosts, to the first that accepts writes.
     pub(super) async fn connect(&self) -> Result<Connection, Failure> {
         let (count, first) = (self.configs.len(), self.database.last.load(Ordering::Relaxed));
         let mut failed = None;
         for number in (first..count).chain(0..first) {
-            // Whoever waits may give up before a silent host does: the next one begins with another.
+            // The caller may time out before a silent host does: the next caller starts with another host.
             self.database.last.store((number + 1) % count, Ordering::Relaxed);
             match self.connect_to(&self.configs[number]).await {
                 Ok(connection) => {
@@ -300,7 +298,7 @@ impl Pool {
                 return Ok(());
             }
         };
-        // The others are to the same server, and would still be answered: part of the looks would succeed.
+        // The other connections lead to the same server and would still serve reads: some requests would succeed, some not.
         self.close_kept();
         let remedy = "point the URL at the primary, or name all hosts in it";
         Err(Failure::refused(ErrorKind::Unavailable, format!("PostgreSQL at {shown} {trouble}; {remedy}")))
@@ -308,7 +306,7 @@ impl Pool {
 }
 
 impl Tuning {
-    /// As settings of the session, sent when it begins.
+    /// Session settings, sent at connect.
     fn options(&self) -> String {
         let (statement, lock) = (self.statement.as_millis(), self.lock.as_millis());
         let plans = match self.plans {

@@ -1,8 +1,8 @@
-//! Deleting what has finished and expired.
+//! Deletes finished records that have expired.
 //!
-//! What may go is found by the index of what is due and judged here, by `machine::may_reap`; then exactly what was judged
-//! is deleted, by its revision. A revision never comes back, so a key that was used again in between is left alone. Nothing is
-//! locked while we judge. A few at a time: a body may be large, and nobody who writes meanwhile waits for a thousand.
+//! Candidates are found by the due index and judged here, by `machine::may_reap`; then exactly those are deleted, by id and
+//! revision. A revision never comes back, so a key that was used again in between is not deleted. No row is locked while
+//! records are judged. Batches are small: bodies may be large, and concurrent writers must not wait long.
 
 use onlyonce_core::machine;
 use onlyonce_core::record::Id;
@@ -15,17 +15,17 @@ use super::statement::Verb;
 use crate::listing;
 use crate::{Error, Expired, Query, failpoint};
 
-/// So many records are judged, and deleted, at once.
+/// How many records are judged and deleted at once.
 const AT_ONCE: usize = 96;
 
-/// Deletes up to `limit` records, and says how many. What somebody holds, and what cannot be understood, stays: it is passed
-/// over, and does not keep the rest from being deleted.
+/// Deletes up to `limit` records, and returns how many. Locked rows and rows that cannot be decoded are skipped, and do not
+/// block the rest.
 pub(super) async fn reap(pool: &Pool, limit: usize, expired: Expired) -> Result<usize, Error> {
     let mut query = Query::due(machine::EXPIRING, AT_ONCE);
     let mut deleted = 0;
     while deleted < limit {
         let (rows, next) = listing::page(scan::rows(pool, &query).await?, query.limit);
-        let judged: Vec<_> = rows.iter().filter_map(may_go).take(limit - deleted).collect();
+        let judged: Vec<_> = rows.iter().filter_map(deletable).take(limit - deleted).collect();
         deleted += delete(pool, &judged, expired).await?;
         if next.is_none() {
             break;
@@ -35,8 +35,8 @@ pub(super) async fn reap(pool: &Pool, limit: usize, expired: Expired) -> Result<
     Ok(deleted)
 }
 
-/// The id and revision of a row that may go.
-fn may_go(row: &Row) -> Option<(Id, i64)> {
+/// The id and revision of a row that may be deleted.
+fn deletable(row: &Row) -> Option<(Id, i64)> {
     let seen = row::seen(row).ok()?;
     machine::may_reap(&seen.record, seen.now).then_some((row::id(row).ok()?, seen.revision.0.cast_signed()))
 }

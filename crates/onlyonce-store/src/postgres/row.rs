@@ -1,4 +1,4 @@
-//! A record as a row: what is sent for it, and what comes back. `crate::sql` knows what the columns mean.
+//! Conversion between records and rows: parameters sent, columns received. `crate::sql` defines the columns.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -31,7 +31,7 @@ impl Swap {
         Self { id, expected, revision: revision.0.cast_signed(), next, with }
     }
 
-    /// About how much it sends.
+    /// About how many bytes are sent.
     pub(super) fn bytes(&self) -> usize {
         sql::bytes(&self.next)
     }
@@ -42,7 +42,7 @@ impl Swap {
     }
 }
 
-/// What is sent for a write: the parameters of `statement.rs`.
+/// The values of a write: the parameters of `statement.rs`.
 pub(super) struct Values<'a> {
     id: &'a [u8],
     expected: Option<i64>,
@@ -84,7 +84,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// In the order of the statements; an insert has no use for the last.
+    /// In the order of the statements; an insert leaves out the last.
     pub(super) fn parameters(&self) -> [Value<'_>; 30] {
         let columns = &self.columns;
         let all: [&(dyn ToSql + Sync); 30] = [
@@ -123,7 +123,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// One value of a parameter, of whatever type it is.
+/// One parameter of any type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value<'a>(pub(super) &'a (dyn ToSql + Sync));
 
@@ -139,7 +139,7 @@ impl ToSql for Value<'_> {
     to_sql_checked!();
 }
 
-/// A moment that the server works out: the earlier of one that is known, and one that is so long after the write.
+/// A moment that the server computes: the earlier of a known one and one relative to the write.
 struct Planned {
     at: Option<Moment>,
     after: Option<Span>,
@@ -156,7 +156,7 @@ impl Planned {
     }
 }
 
-/// Of a moment that is the write itself or before it: none stands for the write.
+/// For a moment that is the write itself or before it: `None` is the write.
 fn moment_or_write(when: When) -> Option<Moment> {
     match when {
         When::At(moment) => Some(Moment(moment)),
@@ -164,7 +164,7 @@ fn moment_or_write(when: When) -> Option<Moment> {
     }
 }
 
-/// Text for people, as the server takes it: it knows no NUL.
+/// Text that the server accepts: without NUL.
 pub(super) fn text(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
@@ -183,7 +183,7 @@ pub(super) fn record(row: &Row) -> Result<Record, Error> {
     read(row)?.record()
 }
 
-/// The moment that a row ends with.
+/// The last column, which is a moment.
 pub(super) fn last_moment(row: &Row) -> Result<Timestamp, Error> {
     Ok(column::<Moment>(row, row.len() - 1)?.0)
 }
@@ -222,19 +222,19 @@ fn read(row: &Row) -> Result<sql::Row<'_>, Error> {
     })
 }
 
-/// Where some columns stand that listings go by, whether or not the rest can be understood.
+/// Positions of the columns that listings read even if the rest cannot be decoded.
 pub(super) const REVISION: usize = 1;
 pub(super) const DUE_AT: usize = 14;
 pub(super) const UNKNOWN_SINCE: usize = 17;
 
-/// The id of a row, which it has whether or not the rest can be understood.
+/// The id of a row, also if the rest cannot be decoded.
 pub(super) fn id(row: &Row) -> Result<Id, Error> {
     column::<&[u8]>(row, 0)?.try_into().map(Id).map_err(|_| {
         Error::new(ErrorKind::Corrupt, "an id of a row has not 32 bytes; restore the table from a backup")
     })
 }
 
-/// A column of ours: of another type it is not ours.
+/// A column. Another type means that the table is not ours.
 pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<T, Error> {
     row.try_get(place).map_err(|error| {
         let name = row.columns().get(place).map_or("?", tokio_postgres::Column::name);
@@ -245,13 +245,13 @@ pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<T
     })
 }
 
-/// A moment on the wire: microseconds since 2000, in the range that the server knows.
+/// A moment on the wire: microseconds since 2000, within the server's range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment(pub(super) Timestamp);
 
 /// 2000-01-01, in microseconds since the Unix epoch.
 const EPOCH: i64 = 946_684_800_000_000;
-/// 4713 BC: what was before is infinitely long ago to the server.
+/// 4713 BC: earlier moments are `-infinity` on the server.
 const EARLIEST: i64 = -211_813_488_000_000_000;
 
 impl Moment {
@@ -291,16 +291,16 @@ impl FromSql<'_> for Moment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Span(i64);
 
-/// Two hundred thousand years: the server can add that to any moment it lives to see.
+/// Two hundred thousand years: the server can add that to any current moment.
 const SPAN_MAX: i64 = 200_000 * 365 * 86_400 * 1_000_000;
 
 impl Span {
-    /// None where that is for ever.
+    /// `None` if it is for ever.
     fn of(span: Duration) -> Option<Self> {
         i64::try_from(span.as_micros()).ok().filter(|micros| *micros <= SPAN_MAX).map(Self)
     }
 
-    /// The same, or the longest there is.
+    /// The same, capped at the maximum.
     pub(super) fn at_most(span: Duration) -> Self {
         Self::of(span).unwrap_or(Self(SPAN_MAX))
     }

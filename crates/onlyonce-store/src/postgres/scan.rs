@@ -1,4 +1,4 @@
-//! Listings, and how many records there are.
+//! Listings and counts.
 
 use onlyonce_core::record::{StateName, StateSet};
 use onlyonce_core::time::Timestamp;
@@ -11,11 +11,11 @@ use super::url::Database;
 use crate::listing::{self, Place};
 use crate::{Count, Error, Order, Page, Query};
 
-/// So many records of a state are counted; beyond that the server's statistics say about how many there are.
+/// Records of a state are counted up to this number; beyond it the server's statistics give an estimate.
 const COUNTED_MAX: i64 = 100_000;
 
-/// A page of records. A listing for workers (what is due, what is unknown) leaves out what cannot be understood, or one damaged
-/// row would keep them from all others; a listing for people says so.
+/// A page of records. A listing for workers (due, unknown) skips rows that cannot be decoded, so that one damaged row does
+/// not block all others; a listing for people returns the error.
 pub(super) async fn list(pool: &Pool, query: &Query) -> Result<Page, Error> {
     let mut records = Vec::new();
     let (rows, next) = listing::page(rows(pool, query).await?, query.limit);
@@ -37,7 +37,7 @@ pub(super) async fn rows(pool: &Pool, query: &Query) -> Result<Vec<(Place, Row)>
     let (at, id) = (Moment(after.at), &after.id.0[..]);
     let limit = i64::try_from(query.one_more()).unwrap_or(i64::MAX);
     let states: Vec<&str> = query.states.iter().map(StateName::as_str).collect();
-    // Nothing to filter by: the server cannot think that few records pass.
+    // No filter for all states: the planner would underestimate how many rows pass.
     let some_states = Some(&states).filter(|_| query.states != StateSet::ALL);
     let scope = query.scope.as_ref().map(|scope| &scope[..]);
     let route = query.route.as_deref();

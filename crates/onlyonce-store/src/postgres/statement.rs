@@ -1,18 +1,18 @@
 //! Every statement about records and messages: one for each verb, written out.
 //!
-//! 1. Each is a transaction of its own: one round trip, committed when it answers. A batch that has inserts and updates is two
+//! 1. Each is a transaction of its own: one round trip, committed when it answers. A batch with inserts and updates is two
 //!    statements in one transaction (`connection.rs`).
-//! 2. The clock is the server's. A write is stamped with the moment its statement came (`statement_timestamp()`): one moment
-//!    for the whole statement. A look shows the moment it reads (`clock_timestamp()`). Neither is `now()`, which is the
-//!    beginning of a transaction. No record is stamped before its last stamp: after a failover the new server's clock may be
-//!    behind. As a sub-select a moment is a value for the planner, so that an index can be searched by it.
-//! 3. A statement sees the database as it was when it began. What another one wrote meanwhile it neither overwrites nor
-//!    shows. Where a write answers neither way, the caller looks again.
-//! 4. No statement modifies one table twice, and none says what only PostgreSQL knows; `cargo xtask tidy` has the list.
+//! 2. The clock is the server's. A write is stamped with `statement_timestamp()`: one moment for the whole statement. A read
+//!    returns `clock_timestamp()`. Neither is `now()`, which is the start of the transaction. A record's stamp never
+//!    decreases, even if the clock of a new primary is behind. In a sub-select the moment is a constant for the planner, so
+//!    that an index can be searched by it.
+//! 3. A statement sees a snapshot from its start. What is committed meanwhile it neither overwrites nor returns. If a write
+//!    returns neither result, the caller reads again.
+//! 4. No statement modifies one table twice, and none uses what only PostgreSQL knows; `cargo xtask tidy` has the list.
 
 use crate::sql::COLUMNS;
 
-/// What can be said.
+/// The statements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Verb {
     Load,
@@ -42,7 +42,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    /// The statement on the tables of a schema, whose name is quoted.
+    /// The SQL for a schema, whose name is already quoted.
     pub(super) fn sql(self, schema: &str) -> String {
         let sql = match self {
             Self::Load => LOAD.to_owned(),
@@ -87,11 +87,12 @@ impl Verb {
             .replace("{schema}", schema)
     }
 
-    /// A write with its values, each parameter as `as_sql` says.
+    /// The SQL of a write, with each value written by `as_sql`.
     fn filled(self, sql: &str, as_sql: impl Fn(usize, &str, &str) -> String) -> String {
-        let stamp = match self.is_update() {
-            true => "greatest(statement_timestamp(), record.written_at)",
-            false => "statement_timestamp()",
+        let stamp = if self.is_update() {
+            "greatest(statement_timestamp(), record.written_at)"
+        } else {
+            "statement_timestamp()"
         };
         let mut sql = sql.replace("{values}", VALUES).replace("{stamp}", stamp);
         let mut given = Vec::new();
@@ -103,23 +104,24 @@ impl Verb {
         sql.replace("{given}", &format!("(SELECT {}) AS given", given.join(", ")))
     }
 
-    /// What is sent for a write. The last is the expected revision, which is an update's alone.
+    /// The parameters of a write.
     pub(super) fn parameters(self) -> &'static [(&'static str, &'static str)] {
+        // The last is the expected revision, which is an update's alone.
         if self.is_update() { &PARAMETERS } else { &PARAMETERS[..PARAMETERS.len() - 1] }
     }
 
-    fn is_update(self) -> bool {
+    const fn is_update(self) -> bool {
         matches!(self, Self::Update | Self::UpdateMany)
     }
 }
 
-/// Where several records are shown at once, a column that is longer than this is left out: an answer must not hold a hundred
-/// large bodies. Who finds it missing looks at the record alone.
+/// If several records are read at once, a longer column is left out, so that an answer does not hold a hundred large
+/// bodies. The caller then reads that record alone.
 const TOGETHER_BYTES_MAX: usize = 64 << 10;
 
-/// What is sent for a write, in this order, with its type. A moment is sent as it is
-/// (`_at`), or as the time between the write and it (`_after`); those that are never after the write but may be the
-/// write itself (`created_at`, `began_at`) are null then.
+/// The parameters of a write, in order, with their types. Only an update has the expected revision. A moment is sent
+/// absolute (`_at`) or relative to the write (`_after`). `created_at` and `began_at` are never after the write; null means
+/// the write itself.
 const PARAMETERS: [(&str, &str); 30] = [
     ("id", "bytea"),
     ("revision", "bigint"),
@@ -171,15 +173,15 @@ const LOAD: &str = "SELECT {record}, {now} FROM {schema}.onlyonce_record AS reco
 const LOAD_MANY: &str =
     "SELECT {short}, {now} FROM {schema}.onlyonce_record AS record WHERE id = ANY ($1::bytea[])";
 
-/// Relies on the primary key. A look that is a commit: what it shows, a standby has confirmed when it answers (`doubt.rs`).
+/// Relies on the primary key. A read that is a commit: a standby has confirmed what it returns (`doubt.rs`).
 ///
 /// id
 const CONFIRM: &str = "
     UPDATE {schema}.onlyonce_record AS record SET revision = revision WHERE id = $1
     RETURNING {record}, {now}";
 
-/// Relies on the primary key: where the id is taken, nothing is written, and what stands there is shown. Where somebody
-/// inserts it right now, it waits for them; a row that is merely locked it does not wait for.
+/// Relies on the primary key: if the id is taken, nothing is written and the existing record is returned. It waits for a
+/// concurrent insert of the same id, but not for a row lock.
 const INSERT: &str = "
     WITH written AS (
         INSERT INTO {schema}.onlyonce_record ({all}) VALUES ({id}, {values})
@@ -191,7 +193,7 @@ const INSERT: &str = "
     SELECT {record}, {now} FROM {schema}.onlyonce_record AS record
     WHERE id = {id} AND NOT EXISTS (SELECT FROM written)";
 
-/// The same for many, which come in the order of their ids.
+/// The same for many, sorted by id.
 const INSERT_MANY: &str = "
     WITH written AS (
         INSERT INTO {schema}.onlyonce_record ({all}) SELECT {id}, {values} FROM {given}
@@ -203,14 +205,14 @@ const INSERT_MANY: &str = "
     SELECT {short}, {now} FROM {schema}.onlyonce_record AS record
     WHERE (SELECT count(*) FROM written) < cardinality($1::bytea[]) AND id = ANY ($1::bytea[])";
 
-/// Relies on the primary key, and on the row's lock: what it compares is what it writes. It does not show what it was lost to:
-/// that is rare where a key has one attempt, and takes a look of its own.
+/// Relies on the primary key and the row lock: it writes the row it compared. A lost update does not return the current
+/// record: that is rare, and takes a second statement.
 const UPDATE: &str = "
     UPDATE {schema}.onlyonce_record AS record SET ({all but id}) = ROW ({values})
     WHERE id = {id} AND revision = {expected}
     RETURNING id, written_at";
 
-/// The same for many. What somebody holds is left out, so that no batch waits for one row.
+/// The same for many. Locked rows are skipped, so that no batch waits for one row.
 const UPDATE_MANY: &str = "
     UPDATE {schema}.onlyonce_record AS record SET ({all but id}) = ROW ({values})
     FROM (
@@ -221,8 +223,8 @@ const UPDATE_MANY: &str = "
     WHERE record.id = {id} AND record.revision = {expected}
     RETURNING record.id, record.written_at";
 
-/// The table has one row. With it comes what the schema asks of a release by now: a node that runs is told when it has
-/// become too old.
+/// The table has one row. It also returns what the schema needs of a release, so that a running node learns that it is too
+/// old.
 const EPOCH: &str = "
     SELECT epoch, clock_timestamp(), name, (SELECT max(needs) FROM {schema}.onlyonce_migration)
     FROM {schema}.onlyonce_store WHERE one = 1";
@@ -231,8 +233,7 @@ const RAISE_EPOCH: &str = "
     SET epoch = greatest(epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
     WHERE one = 1 RETURNING epoch";
 
-/// Relies on the primary key, which is read in its order from the cursor on; or, for states that few records are in, on the
-/// index by state.
+/// Relies on the primary key, read in order from the cursor; or, for states with few records, on the index by state.
 ///
 /// after id, states, scope, route, limit
 const BY_ID: &str = "
@@ -241,8 +242,8 @@ const BY_ID: &str = "
       AND ($3::bytea IS NULL OR scope = $3) AND ($4::text IS NULL OR route = $4)
     ORDER BY id LIMIT $5";
 
-/// Relies on the index by state and due time, read in its order from the cursor on, for each state by itself: a million
-/// expired records are not sorted to find a lapsed lease.
+/// Relies on the index by state and due time, read in order from the cursor for each state: a million expired records are
+/// not sorted to find a lapsed lease.
 ///
 /// after due time, after id, states, scope, route, limit
 const DUE: &str = "
@@ -256,7 +257,7 @@ const DUE: &str = "
     ) AS record
     ORDER BY due_at, id LIMIT $6";
 
-/// Relies on the index of the unknown ones, read in its order from the cursor on.
+/// Relies on the index of unknown records, read in order from the cursor.
 ///
 /// after moment, after id, states, scope, route, limit
 const UNKNOWN_SINCE: &str = "
@@ -266,9 +267,9 @@ const UNKNOWN_SINCE: &str = "
       AND ($4::bytea IS NULL OR scope = $4) AND ($5::text IS NULL OR route = $5)
     ORDER BY unknown_since, id LIMIT $6";
 
-/// Relies on the index by state, of which no more than the limit is read for each; in its order, or the server would think
-/// that every fifth record is of that state, and read the table. Beyond the limit its statistics say about how many
-/// there are.
+/// Relies on the index by state, of which at most `limit` entries are read per state. The order keeps the planner, which
+/// assumes that a fifth of all records are in each state, from scanning the table. Beyond the limit the statistics give an
+/// estimate.
 ///
 /// states, limit, the table's name
 const COUNT: &str = "
@@ -279,16 +280,16 @@ const COUNT: &str = "
             ) AS counted),
            (SELECT (known.reltuples * told.part)::bigint
             FROM pg_class AS known
-                JOIN pg_namespace AS namespace ON namespace.oid = known.relnamespace
-                JOIN pg_stats AS stats ON stats.schemaname = namespace.nspname
+                JOIN pg_namespace AS schemas ON schemas.oid = known.relnamespace
+                JOIN pg_stats AS stats ON stats.schemaname = schemas.nspname
                     AND stats.tablename = known.relname AND stats.attname = 'state'
                 CROSS JOIN LATERAL unnest(stats.most_common_vals::text::text[], stats.most_common_freqs)
                     AS told (state, part)
             WHERE known.oid = $3::text::regclass AND told.state = named.state)
     FROM unnest($1::text[]) AS named (state)";
 
-/// Deletes the very rows that were judged: a revision never comes back. Relies on the primary key; a row that somebody
-/// has locked is not waited for.
+/// Deletes exactly the rows that were judged: a revision never comes back. Relies on the primary key; locked rows are
+/// skipped.
 ///
 /// ids, revisions
 const DELETE: &str = "
@@ -319,7 +320,7 @@ const ARCHIVED: &str = "
     SELECT {record}, {now} FROM {schema}.onlyonce_archive AS record
     WHERE id = $1 ORDER BY number DESC LIMIT $2";
 
-/// A message whose key is there already is the same message, and is kept once. Relies on the messages' unique keys.
+/// A message whose key exists already is the same message: it is stored once. Relies on the messages' unique keys.
 ///
 /// keys, destinations, payloads, content types, groups, delays, record
 const SEND: &str = "
@@ -330,7 +331,7 @@ const SEND: &str = "
     ORDER BY place
     ON CONFLICT (key) DO NOTHING";
 
-/// Relies on the messages' index by due time; what another relay claims right now is skipped.
+/// Relies on the messages' index by due time; messages that another relay is claiming are skipped.
 ///
 /// token, lease, limit
 const CLAIM: &str = "
@@ -348,8 +349,8 @@ const CLAIM: &str = "
     )
     SELECT key, destination, payload, content_type, group_key, deliveries FROM claimed ORDER BY was_due_at, number";
 
-/// Relies on the messages' unique keys, and so do the next two. A claim that has lapsed still settles while nobody
-/// else has claimed the message: its delivery was made.
+/// Relies on the messages' unique keys, and so do the next two. A lapsed claim can still settle if no other relay has
+/// claimed the message: its delivery was made.
 ///
 /// key, token, the provider's id
 const DELIVER: &str = "
@@ -389,6 +390,6 @@ const DEAD_LETTERS: &str = "
     ) AS told
     WHERE state = 'dead' ORDER BY number LIMIT $1";
 
-/// What the server's promises rest on, as this session has it.
+/// Settings that the promises depend on, as this session sees them.
 const SETTINGS: &str = "
     SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')";

@@ -1,4 +1,4 @@
-//! How the server carries the statements out: by index, whatever the size of the table.
+//! Query plans: by index, whatever the size of the table.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::*;
 
-/// Enough that reading all of them is not the server's first choice.
+/// Enough rows that the planner does not prefer a full scan.
 const ROWS: u32 = 30_000;
 
-/// A schema with its tables, and how its pools plan.
+/// A schema with its tables and pools.
 struct Subject {
     store: Postgres,
     schema: String,
@@ -27,7 +27,7 @@ impl Subject {
         Self { store, schema }
     }
 
-    /// As a busy store has them: nearly all completed, half of those expired, a few of each other state.
+    /// Rows as in a busy store: nearly all completed, half of those expired, a few in each other state.
     fn fill(&self) {
         let schema = &self.schema;
         Server::shared().sql(&format!(
@@ -50,7 +50,7 @@ impl Subject {
         }
     }
 
-    /// The plan that connections of this pool make.
+    /// The plan on connections of this pool.
     async fn plan(&self, pool: &Pool, verb: Verb) -> String {
         let connection = pool.connect().await.unwrap();
         let sql = verb.sql(&self.store.database.quoted_schema());
@@ -66,7 +66,7 @@ impl Subject {
         plan
     }
 
-    /// Some of each kind, as SQL.
+    /// Sample arguments, as SQL.
     fn arguments(&self, verb: Verb) -> String {
         let id = "'\\x0102'::bytea";
         let hundred = |kind: &str, value: &str| format!("array_fill({value}::{kind}, ARRAY[100])");
@@ -126,7 +126,7 @@ const HOT: [Verb; 7] = [
     Verb::UpdateMany,
 ];
 
-/// E02: also on an empty table, where reading all of it looks cheap; the plan may be used long after it has grown.
+/// E02: also on an empty table, where a full scan looks cheap; the plan may be reused after it has grown.
 #[tokio::test(flavor = "multi_thread")]
 async fn hot_statements_go_by_the_primary_key_on_a_table_of_any_size() {
     let subject = Subject::new().await;
@@ -138,7 +138,7 @@ async fn hot_statements_go_by_the_primary_key_on_a_table_of_any_size() {
             let plan = subject.plan(&subject.store.requests, verb).await;
             assert!(!plan.contains("Seq Scan on onlyonce_record"), "{verb:?}, filled: {is_filled}\n{plan}");
             assert!(plan.contains("onlyonce_record_pkey"), "{verb:?}, filled: {is_filled}\n{plan}");
-            // Nor the whole of its index, which no id is looked up in.
+            // Nor a full scan of its index, without looking up an id.
             let [scans, lookups] =
                 ["using onlyonce_record_pkey", "Index Cond: (id = "].map(|part| plan.matches(part).count());
             assert_eq!(scans, lookups, "{verb:?}, filled: {is_filled}\n{plan}");
@@ -147,7 +147,7 @@ async fn hot_statements_go_by_the_primary_key_on_a_table_of_any_size() {
     }
 }
 
-/// M01, M02, O02: what is due, what is unknown and how many there are is found without reading the rest.
+/// M01, M02, O02: due and unknown records, and counts, are found without reading the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn background_work_goes_by_index() {
     let subject = Subject::new().await;
@@ -174,7 +174,7 @@ async fn background_work_goes_by_index() {
     }
 }
 
-/// M02: half of all records have expired, and no more of them is sorted than fell due at the same moment.
+/// M02: half of all records have expired, and only those with the same due time are sorted.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_due_is_read_in_the_order_of_the_index() {
     let subject = Subject::new().await;

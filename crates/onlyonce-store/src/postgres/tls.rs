@@ -1,7 +1,7 @@
-//! TLS to the server: its certificate is verified, and that it is for the host of the URL.
+//! TLS to the server: its certificate is verified, including the host name.
 //!
-//! `tokio-postgres-rustls` would do this too. It brings a parser of certificates along for channel binding, which
-//! guards against a server in the middle; a certificate that is verified in full leaves none there.
+//! `tokio-postgres-rustls` would do this too, but depends on a certificate parser for channel binding. Channel binding
+//! protects against a man in the middle, which full verification excludes already.
 
 use std::io;
 use std::path::Path;
@@ -19,14 +19,14 @@ use tokio_rustls::TlsConnector;
 use super::failure::Failure;
 use crate::ErrorKind;
 
-/// What a server must prove, and what we show it.
+/// How the server is verified, and our client certificate.
 #[derive(Clone)]
 pub(super) struct Tls {
     config: Arc<ClientConfig>,
 }
 
 impl Tls {
-    /// Trusts the authorities in the file `root`, or the machine's; shows a certificate with its key where there is one.
+    /// Trusts the CAs in the file `root`, or the system's; presents a client certificate if there is one.
     pub(super) fn new(root: Option<&Path>, certificate: Option<(&Path, &Path)>) -> Result<Self, Failure> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)

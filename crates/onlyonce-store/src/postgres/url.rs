@@ -1,14 +1,15 @@
-//! `postgres://user:password@host:port/database?schema=…&sslmode=…`, read once.
+//! `postgres://user:password@host:port/database?schema=…&sslmode=…`, parsed once.
 //!
-//! What libpq calls by the same name means the same, but for `sslmode`: TLS is either off or verified in full. An
-//! encrypted connection to nobody in particular protects a password from those who only listen. Without `sslmode` a
-//! server on this machine is spoken to in clear, any other one with TLS.
+//! Parameters mean what they mean in libpq, except `sslmode`: TLS is either off or fully verified. Encryption without
+//! verification protects a password only from passive listeners. Without `sslmode`, a server on this machine is reached
+//! without TLS, any other with TLS.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use onlyonce_core::percent::{Piece, pieces};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
@@ -16,24 +17,24 @@ use super::failure::Failure;
 use super::tls::Tls;
 use crate::ErrorKind;
 
-/// What a URL names. It holds a password: it has no `Debug`, and only [`Database::shown`] is ever told.
+/// A parsed URL. It holds a password: it has no `Debug`, and only [`Database::shown`] is printed.
 pub(super) struct Database {
     pub(super) config: Config,
-    /// The same for each host alone, in the order of the URL.
+    /// One configuration per host, in the order of the URL.
     pub(super) hosts: Vec<Config>,
-    /// Which of them took writes the last time: it is asked first.
+    /// The host that last accepted writes: it is tried first.
     pub(super) last: AtomicUsize,
-    /// None where the connection is in clear.
+    /// `None` if the connection is not encrypted.
     pub(super) tls: Option<Tls>,
-    /// Where the tables are, as it was written.
+    /// The schema of the tables, as written in the URL.
     pub(super) schema: String,
-    /// For messages and logs: who, where, which database.
+    /// For messages and logs: user, hosts, database.
     pub(super) shown: String,
-    /// Servers that only resemble PostgreSQL are used all the same.
+    /// Servers that only resemble PostgreSQL are allowed.
     pub(super) is_unproven_allowed: bool,
 }
 
-/// What a URL says that is ours to understand.
+/// The URL parameters that are ours.
 #[derive(Default)]
 struct Ours {
     schema: Option<String>,
@@ -44,7 +45,7 @@ struct Ours {
     unproven: Option<String>,
 }
 
-/// Where tables are if nobody says otherwise.
+/// The default schema.
 const SCHEMA: &str = "public";
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
@@ -54,7 +55,7 @@ const REMEDY: &str =
 impl Database {
     pub(super) fn parse(url: &str) -> Result<Self, Failure> {
         let (ours, theirs) = divide(url)?;
-        // What the parser says may quote what it could not read, and that may be the password.
+        // The parser's message may quote what it could not parse, which may be the password.
         let mut config: Config =
             theirs.parse().map_err(|_| wrong("the PostgreSQL URL cannot be read", REMEDY))?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
@@ -91,14 +92,13 @@ impl Database {
         Ok(Self { config, hosts, last: AtomicUsize::new(0), tls, schema, shown, is_unproven_allowed })
     }
 
-    /// How long connecting to one host may take, with everything that belongs to it: one that is silent must leave time
-    /// for the others.
+    /// The time limit for connecting to one host, TLS and login included: a silent host must leave time for the others.
     pub(super) fn connects_within(&self) -> Duration {
         let within = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_WITHIN);
         within / u32::try_from(self.hosts.len()).unwrap_or(1).max(1)
     }
 
-    /// The schema as statements name it.
+    /// The schema, quoted for SQL.
     pub(super) fn quoted_schema(&self) -> String {
         quoted(&self.schema)
     }
@@ -108,12 +108,12 @@ impl Database {
     }
 }
 
-/// A name as SQL takes it.
+/// A name, quoted for SQL.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The parameters that are ours, and the URL without them.
+/// Splits off the parameters that are ours.
 fn divide(url: &str) -> Result<(Ours, String), Failure> {
     if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
         return Err(wrong("the PostgreSQL URL does not begin with postgres://", REMEDY));
@@ -137,8 +137,8 @@ fn divide(url: &str) -> Result<(Ours, String), Failure> {
     Ok((ours, theirs))
 }
 
-/// The library tries hosts one after the other too, but waits for ever at one that takes a connection and says nothing, as a
-/// server does that stands still.
+/// The library also tries hosts in turn, but waits for ever for one that accepts the connection and sends nothing, such as a
+/// stopped server.
 fn each_host(config: &Config) -> Vec<Config> {
     let count = config.get_hosts().len().max(config.get_hostaddrs().len());
     (0..count).map(|number| only_host(config, number)).collect()
@@ -227,21 +227,13 @@ fn wrong(what: &str, remedy: &str) -> Failure {
     Failure::refused(ErrorKind::Misconfigured, format!("{what}; {remedy}"))
 }
 
-/// Percent-decoded; none where that is no text.
+/// Percent-decoded; `None` if an escape is malformed, or if it is not UTF-8.
 fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        if first != b'%' {
-            bytes.push(first);
-            rest = after;
-            continue;
-        }
-        let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = &after[2..];
-    }
-    String::from_utf8(bytes).ok()
+    let bytes = pieces(text.as_bytes()).map(|piece| match piece {
+        Piece::Plain(byte) | Piece::Escaped(byte) => Some(byte),
+        Piece::Malformed => None,
+    });
+    String::from_utf8(bytes.collect::<Option<_>>()?).ok()
 }
 
 #[cfg(test)]

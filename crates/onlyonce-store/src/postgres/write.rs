@@ -1,17 +1,17 @@
 //! Writes: in batches, and alone.
 //!
 //! ```text
-//!   swap ──► batcher ──► one: the plain statement ─┐   applied, or lost to what stands there
+//!   swap ──► batcher ──► one: the plain statement ─┐   applied, or lost with the current record
 //!      │          └────► many: one transaction ────┤
-//!      │                                           └─► no answer for a row: it goes alone
+//!      │                                           └─► no answer for a row: sent alone
 //!      └─ with messages ─► alone ◄──────────────────────┘
 //! ```
 //!
-//! An insert that is lost shows what it was lost to, in the same trip. An update that is lost takes a second trip for it.
+//! A lost insert returns the current record in the same round trip. A lost update needs a second one.
 //!
-//! A batch does not wait for one row: rows that somebody holds are skipped. What was skipped, what could not be inserted since
-//! somebody inserts it right now, and every row of a batch that the server refused goes alone: outside the batcher, with a
-//! lock time-out, so that nobody else waits and one bad row fails alone.
+//! A batch does not wait for one row: locked rows are skipped. Skipped rows, rows that conflict with a concurrent insert, and
+//! every row of a batch that the server refused are sent alone: outside the batcher, with a lock time-out, so that no other
+//! row waits and one bad row fails alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,18 +31,18 @@ use super::url::Database;
 use crate::hash::ById;
 use crate::{Error, ErrorKind, Swapped};
 
-/// How often a row is looked at that answers neither way: it comes and goes.
+/// How often a write is retried that neither applied nor returned the current record, since the row changes constantly.
 const LOOKS_MAX: u32 = 5;
 
-/// What a batch has to say about a row.
+/// What a batch returned for a row.
 pub(super) enum Answer {
-    /// The end of it.
+    /// The result.
     Swapped(Swapped),
-    /// Nothing was written. It goes alone.
+    /// Nothing was written: send it alone.
     Alone(Box<Swap>),
 }
 
-/// Writes what was handed in together.
+/// Writes a batch.
 pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer, Error>> {
     let mark = pool.doubts.mark();
     let rows = match &swaps[..] {
@@ -67,14 +67,14 @@ pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer
         Some(Found::Stands(Ok(seen))) if pool.doubts.are_settled() => {
             Ok(Answer::Swapped(Swapped::Lost(Some(seen))))
         }
-        // What is in doubt, or too large to be shown with others, or damaged, takes a look of its own.
+        // A record in doubt, too large for a shared answer, or damaged is read alone.
         Some(Found::Stands(_)) | None => Ok(Answer::Alone(Box::new(swap))),
     };
     swaps.into_iter().map(answer).collect()
 }
 
-/// A row that is held, or refused for what it is, must not take the others with it. A server in trouble would refuse each of
-/// them as well.
+/// A locked row, or one that the server refuses, must not fail the others, so each is sent alone. If the server is in
+/// trouble, all fail at once.
 fn may_go_alone(failure: &Failure, rows: usize) -> bool {
     match failure.left {
         Left::Busy | Left::Again => true,
@@ -83,7 +83,7 @@ fn may_go_alone(failure: &Failure, rows: usize) -> bool {
     }
 }
 
-/// Writes one row, and waits for whoever holds it as long as the pool's lock time-out allows.
+/// Writes one row, and waits for its lock up to the pool's lock time-out.
 async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
     for _ in 0..LOOKS_MAX {
         let mark = pool.doubts.mark();
@@ -97,7 +97,7 @@ async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
                 return Ok(swap.applied(written_at));
             }
             Some(Found::Stands(seen)) if pool.doubts.are_settled() => return Ok(Swapped::Lost(Some(seen?))),
-            // The row changed while the statement ran, and is neither written nor seen; or it is not to be shown yet.
+            // The row changed while the statement ran, so it was neither written nor returned; or it is in doubt.
             Some(Found::Stands(_)) | None => {}
         }
         let seen = look::alone(pool, swap.id).await?;
@@ -111,22 +111,19 @@ async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
     ))
 }
 
-/// Carries a row on by itself, also where its caller goes away. `places` leaves connections to those who only look.
-pub(super) async fn carried_on(
-    pool: Arc<Pool>,
-    places: Arc<Semaphore>,
-    swap: Swap,
-) -> Result<Swapped, Error> {
-    let carried = tokio::spawn(async move {
+/// Writes one row in a task of its own, so that it completes even if the caller is cancelled. `places` keeps connections
+/// free for reads.
+pub(super) async fn in_a_task(pool: Arc<Pool>, places: Arc<Semaphore>, swap: Swap) -> Result<Swapped, Error> {
+    let task = tokio::spawn(async move {
         let _place = places.acquire().await.expect("the places are never closed");
         alone(&pool, swap).await
     });
-    carried.await.unwrap_or_else(|_| {
+    task.await.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unavailable, "the write was given up with its runtime"))
     })
 }
 
-/// Writes one row, and its messages, in a transaction that somebody else began and ends.
+/// Writes one row and its messages in a transaction of the caller's.
 pub(super) async fn in_transaction(
     transaction: &Transaction<'_>,
     database: &Database,
@@ -194,7 +191,7 @@ async fn one(pool: &Pool, swap: &Swap) -> Result<Vec<Row>, Failure> {
     pool.write(Asked::Statement(verb, &parameters[..verb.parameters().len()])).await
 }
 
-/// In the order of ids: rows are locked in that order.
+/// Sorted by id, so that rows are always locked in that order.
 async fn batch(pool: &Pool, swaps: &[Swap]) -> Result<Vec<Row>, Failure> {
     let mut sorted: Vec<&Swap> = swaps.iter().collect();
     sorted.sort_unstable_by_key(|swap| swap.id);
@@ -202,14 +199,14 @@ async fn batch(pool: &Pool, swaps: &[Swap]) -> Result<Vec<Row>, Failure> {
     pool.write(Asked::Batch { inserts: &inserts, updates: &updates }).await
 }
 
-/// What a statement says of a row.
+/// What a statement returned for a row.
 enum Found {
     Written(Timestamp),
-    /// As it stood when the statement began; its revision is not the one that was expected.
+    /// The record when the statement began; its revision is not the expected one.
     Stands(Result<Seen, Error>),
 }
 
-/// What was written has no revision.
+/// A row that was written is returned without a revision.
 fn found(row: &Row) -> Found {
     let is_written = row.len() == 2 || matches!(column::<Option<i64>>(row, REVISION), Ok(None));
     match (is_written, row::last_moment(row)) {
@@ -219,8 +216,8 @@ fn found(row: &Row) -> Found {
     }
 }
 
-/// The answers of a batch by id. A row may have two, where it was deleted between the beginning of the statement and its
-/// insert: then it was written, and that comes first. A row that names no record of ours answers for none.
+/// The answers of a batch by id. A row has two if it was deleted between the statement's snapshot and its insert: then it
+/// was written, which comes first. A row whose id cannot be read answers nothing.
 fn answers(rows: &[Row]) -> HashMap<Id, Found, ById> {
     let mut answers = HashMap::with_capacity_and_hasher(rows.len(), ById::default());
     for row in rows {

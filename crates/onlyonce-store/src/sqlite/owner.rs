@@ -52,7 +52,7 @@ impl Owner {
 }
 
 fn open(path: &Path) -> Result<File, Failure> {
-    let existed = path.exists();
+    let existed = path.symlink_metadata().is_ok();
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     file::for_owner_only(&mut options);

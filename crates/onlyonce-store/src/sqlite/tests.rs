@@ -172,7 +172,8 @@ fn hold(store: &Arc<Sqlite>) -> (mpsc::Sender<()>, tokio::task::JoinHandle<Resul
 /// Stores a message, by the writer.
 async fn send(store: &Sqlite, key: &'static str) -> Result<(), Error> {
     let message = Message::new(key, "billing", Bytes::new());
-    let store_it = move |connection: &Connection, now| Ok(outbox::store(connection, Id([0; 32]), &[message], now)?);
+    let store_it =
+        move |connection: &Connection, now| Ok(outbox::store(connection, Id([0; 32]), &[message], now)?);
     store.writer.submit(MANY, store_it).await
 }
 
@@ -212,7 +213,8 @@ async fn bad_work_fails_alone_and_leaves_nothing() {
     let ended = among_others(&store, |connection, now| {
         let message = Message::new("half", "x", Bytes::new());
         outbox::store(connection, Id([0; 32]), &[message], now)?;
-        connection.execute("INSERT INTO onlyonce_store (one, name, epoch, latest) VALUES (2, x'', 0, 0)", [])?;
+        connection
+            .execute("INSERT INTO onlyonce_store (one, name, epoch, latest) VALUES (2, x'', 0, 0)", [])?;
         Ok(())
     })
     .await;
@@ -261,7 +263,10 @@ async fn nothing_is_written_after_a_sync_that_failed() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("restart this process, which recovers from the WAL"), "{error}");
     let findings = store.examine().await.unwrap();
-    assert_eq!((findings.len(), findings[0].code, findings[0].level), (1, "sqlite.sync_failed", Level::Error));
+    assert_eq!(
+        (findings.len(), findings[0].code, findings[0].level),
+        (1, "sqlite.sync_failed", Level::Error)
+    );
     assert!(is_there(&store, "before").await && !is_there(&store, "next").await);
     drop(store);
     assert!(folder.0.join("onlyonce.db-wal").exists(), "no checkpoint is made at the end either");

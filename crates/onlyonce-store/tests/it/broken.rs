@@ -1,4 +1,4 @@
-//! The suite can fail: each of these engines breaks one promise, and the case that is named for it notices.
+//! The suite can fail: each of these engines breaks one promise, and the case named for it catches it.
 
 #![allow(
     clippy::wildcard_enum_match_arm,
@@ -19,6 +19,7 @@ use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
 use onlyonce_store::memory::Memory;
 use onlyonce_store::outbox::{Claimed, DeadLetter, Outbox, Settled};
+use onlyonce_store::promises::Expiry;
 use onlyonce_store::{
     Change, Count, Cursor, Epoch, EpochSeen, Error, Order, Page, Promises, Query, Store, Swapped,
 };
@@ -54,6 +55,8 @@ enum Fault {
     HeadersAreText,
     BodiesEndAt64KiB,
     ReapsNothing,
+    /// No fault: its server deletes what has expired.
+    DeletesByItself,
     ReapIgnoresExpiry,
     ReapIgnoresState,
     ReapIsDue,
@@ -412,7 +415,10 @@ impl Store for Broken {
     }
 
     fn promises(&self) -> Promises {
-        self.inner.promises()
+        match self.fault {
+            Fault::DeletesByItself => Promises { expiry: Expiry::Theirs, ..self.inner.promises() },
+            _ => self.inner.promises(),
+        }
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
@@ -479,6 +485,19 @@ mod sound {
     use super::{Broken, Fault};
 
     onlyonce_store::conformance!(async { Broken::new(Fault::None) });
+}
+
+/// E07: what is left out must not be promised.
+#[test]
+#[should_panic(expected = "is left out, and Promises")]
+fn a_case_of_what_is_promised_cannot_be_left_out() {
+    onlyonce_store::conformance::leave_out(async { Broken::new(Fault::None) }, "reap");
+}
+
+/// E07: and what is not promised can be.
+#[test]
+fn a_case_of_what_is_not_promised_can_be_left_out() {
+    onlyonce_store::conformance::leave_out(async { Broken::new(Fault::DeletesByItself) }, "reap");
 }
 
 /// Each is caught by the case it is named with.

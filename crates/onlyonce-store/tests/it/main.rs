@@ -1,8 +1,9 @@
-//! One binary for all integration tests of the seam.
+//! One binary for all integration tests of the stores.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod broken;
+mod expires;
 mod postgres;
 mod sqlite;
 

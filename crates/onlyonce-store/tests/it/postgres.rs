@@ -1,4 +1,4 @@
-//! What is PostgreSQL's alone. What it shares with the others is the suite's to say.
+//! Tests of PostgreSQL alone. What all engines share is in the conformance suite.
 
 mod batches;
 mod due;

@@ -1,5 +1,6 @@
-//! What is the embedded engine's alone. What it shares with the others is the suite's to say.
+//! Tests of SQLite alone. What all engines share is in the conformance suite.
 
+mod failed_sync;
 mod folder;
 mod full;
 mod kill;
@@ -7,6 +8,7 @@ mod load;
 mod owner;
 mod refusals;
 mod reopen;
+mod tools;
 pub(crate) mod world;
 
 use onlyonce_store::sqlite::{Expired, Options, Sqlite};

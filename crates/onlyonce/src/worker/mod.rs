@@ -1,11 +1,12 @@
-//! What goes on behind the requests: the sweeper and the reaper.
+//! What goes on behind the requests: the sweeper, the reaper and the examiner.
 //!
 //! Any number of nodes may run them on one store. They share the work through the store's own compare and swap: of two
 //! that find the same record, one writes and the other sees that it is done.
 //!
-//! Both leave room for the traffic: they work in small batches, until nothing is due, and rest between two batches for
+//! They leave room for the traffic: they work in small batches, until nothing is due, and rest between two batches for
 //! as long as the last one took, so that a slow store is asked less.
 
+mod examiner;
 mod reaper;
 mod sweeper;
 
@@ -34,6 +35,9 @@ impl Default for Background {
     }
 }
 
+/// How often the store is asked what is wrong with it.
+const EXAMINE_EVERY: Duration = Duration::from_secs(30);
+
 /// The workers of one node. They stop when it is dropped.
 #[derive(Debug)]
 #[must_use = "the workers stop when this is dropped"]
@@ -42,7 +46,8 @@ pub struct Workers(Vec<JoinHandle<()>>);
 impl Workers {
     /// Starts them on this runtime.
     pub fn start(engine: &Arc<Engine>, background: &Background) -> Self {
-        let (sweeps, reaps, batch) = (engine.clone(), engine.clone(), background.reap_batch);
+        let (sweeps, reaps, examines) = (engine.clone(), engine.clone(), engine.clone());
+        let batch = background.reap_batch;
         Self(vec![
             tokio::spawn(every(background.sweep_every, "sweep", async move || {
                 sweeps.sweep().await.map(drop)
@@ -50,6 +55,7 @@ impl Workers {
             tokio::spawn(every(background.reap_every, "reap", async move || {
                 reaps.reap(batch).await.map(drop)
             })),
+            tokio::spawn(every(EXAMINE_EVERY, "examine", async move || examines.examine().await.map(drop))),
         ])
     }
 }

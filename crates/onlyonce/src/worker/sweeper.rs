@@ -1,7 +1,7 @@
 //! The sweeper: what becomes of records nobody came back for.
 
 use onlyonce_core::machine;
-use onlyonce_core::record::{Id, Record, Seen, StateName};
+use onlyonce_core::record::{Id, Record, Seen};
 use onlyonce_store::{Error, Query, Swapped, failpoint};
 use tokio::time::Instant;
 
@@ -11,22 +11,12 @@ use crate::engine::Engine;
 
 /// How many records are looked at in one batch.
 const BATCH: usize = 100;
-/// The states in which a record waits for somebody who may never come back.
-const SWEPT: [StateName; 3] = [StateName::Running, StateName::Pending, StateName::Retryable];
 
 impl Engine {
     /// Settles every record whose lease has lapsed, whose acceptance has run out or whose downstream may have
     /// forgotten it, and says how many it did.
     pub async fn sweep(&self) -> Result<usize, Error> {
-        let mut swept = 0;
-        for state in SWEPT {
-            swept += self.sweep_state(state).await?;
-        }
-        Ok(swept)
-    }
-
-    async fn sweep_state(&self, state: StateName) -> Result<usize, Error> {
-        let mut query = Query { state: Some(state), scope: None, only_due: true, after: None, limit: BATCH };
+        let mut query = Query::due(machine::SWEPT, BATCH);
         let mut swept = 0;
         loop {
             let began = Instant::now();

@@ -11,8 +11,6 @@ use crate::world::World;
 /// One large order fills the WAL so far that it is carried over; a process that is still alive after so many never came
 /// there.
 const LARGE_ORDERS_MAX: usize = 20;
-/// A round is carried over after half a second: within far fewer orders than these.
-const ORDERS_MAX: usize = 5_000;
 
 /// Whether the process came to its step at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +30,7 @@ pub(crate) async fn die(world: &mut World, failpoint: &Failpoint) {
 pub(crate) async fn die_or_live(world: &mut World, failpoint: &Failpoint) -> Death {
     let life = Life::until(failpoint.name);
     match failpoint.stage {
-        Stage::Creating | Stage::Opening | Stage::Recovering => ends(world.start(life).await).await,
+        Stage::Creating | Stage::Opening => ends(world.start(life).await).await,
         Stage::Serving(left) => serve(world, life, Wish::None, left).await,
         Stage::Renewing => serve(world, life.with_short_leases(), Wish::Held, Left::Worked).await,
         Stage::Sweeping => {
@@ -45,8 +43,7 @@ pub(crate) async fn die_or_live(world: &mut World, failpoint: &Failpoint) -> Dea
             victim.dies().await;
             Death::AtTheStep
         }
-        Stage::TakingIn => order_until_dead(world, life, Wish::None, ORDERS_MAX).await,
-        Stage::CarryingOver => order_until_dead(world, life, Wish::Large, LARGE_ORDERS_MAX).await,
+        Stage::Checkpointing => fill_the_wal(world, life).await,
     }
 }
 
@@ -81,11 +78,11 @@ async fn leave_expired(world: &mut World) {
     victim.kill().await;
 }
 
-/// Orders, one after the other, until the process dies while it carries something over.
-async fn order_until_dead(world: &mut World, life: Life, wish: Wish, orders_max: usize) -> Death {
+/// Large orders, one after the other, until the process dies while it checkpoints the WAL.
+async fn fill_the_wal(world: &mut World, life: Life) -> Death {
     let victim = world.ready(life).await;
-    for _ in 0..orders_max {
-        let order = world.order(wish);
+    for _ in 0..LARGE_ORDERS_MAX {
+        let order = world.order(Wish::Large);
         match retry(victim.address, &order).await {
             Ok(answer) => world.hear(order, answer),
             Err(Lost) => {

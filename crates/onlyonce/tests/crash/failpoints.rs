@@ -36,8 +36,6 @@ pub(crate) enum Stage {
     Creating,
     /// Opening a file that a killed process left, with an attempt in it that ran.
     Opening,
-    /// Carrying over what a process left on its tapes that died the moment it had written there.
-    Recovering,
     /// Serving an order; what is left of that order.
     Serving(Left),
     /// Keeping the lease of a handler that takes long.
@@ -46,10 +44,8 @@ pub(crate) enum Stage {
     Sweeping,
     /// Deleting a record that expired.
     Reaping,
-    /// Carrying a round over from its tape into the database.
-    TakingIn,
-    /// Carrying the WAL over into the file.
-    CarryingOver,
+    /// Copying the WAL into the file.
+    Checkpointing,
 }
 
 /// What is left of an order when its process dies.
@@ -70,34 +66,15 @@ const fn at(name: &'static str, stage: Stage) -> Failpoint {
 }
 
 /// In the order in which a life comes to them.
-pub(crate) const ALL: [Failpoint; 57] = [
+pub(crate) const ALL: [Failpoint; 36] = [
     at("sqlite.create.before", Stage::Creating),
     at("sqlite.create.after", Stage::Creating),
     at("sqlite.migrate.before:1", Stage::Creating),
     at("sqlite.migrate.after:1", Stage::Creating),
-    at("sqlite.migrate.before:2", Stage::Creating),
-    at("sqlite.migrate.after:2", Stage::Creating),
-    at("sqlite.migrate.before:3", Stage::Creating),
-    at("sqlite.migrate.after:3", Stage::Creating),
-    at("sqlite.migrate.before:4", Stage::Creating),
-    at("sqlite.migrate.after:4", Stage::Creating),
     at("postgres.migrate.before:1", Stage::Creating),
     at("postgres.migrate.after:1", Stage::Creating),
-    at("postgres.migrate.before:2", Stage::Creating),
-    at("postgres.migrate.after:2", Stage::Creating),
-    at("postgres.migrate.before:3", Stage::Creating),
-    at("postgres.migrate.after:3", Stage::Creating),
-    at("postgres.migrate.before:4", Stage::Creating),
-    at("postgres.migrate.after:4", Stage::Creating),
-    at("postgres.migrate.before:5", Stage::Creating),
-    at("postgres.migrate.after:5", Stage::Creating),
-    at("postgres.migrate.before:6", Stage::Creating),
-    at("postgres.migrate.after:6", Stage::Creating),
-    at("sqlite.recover.before", Stage::Recovering),
-    at("sqlite.recover.after", Stage::Recovering),
-    at("sqlite.tapes.created", Stage::Opening),
-    at("sqlite.lapse.before", Stage::Opening),
-    at("sqlite.lapse.after", Stage::Opening),
+    at("sqlite.abandon.before", Stage::Opening),
+    at("sqlite.abandon.after", Stage::Opening),
     at("sqlite.open.ready", Stage::Opening),
     at("begin.before", Stage::Serving(Left::Nothing)),
     at("sqlite.commit.before:1", Stage::Serving(Left::Nothing)),
@@ -113,8 +90,6 @@ pub(crate) const ALL: [Failpoint; 57] = [
     at("postgres.write.before:2", Stage::Serving(Left::Worked)),
     at("postgres.write.after:2", Stage::Serving(Left::Completed)),
     at("finish.after", Stage::Serving(Left::Completed)),
-    at("sqlite.carry.before", Stage::TakingIn),
-    at("sqlite.carry.after", Stage::TakingIn),
     at("renew.before", Stage::Renewing),
     at("renew.after", Stage::Renewing),
     at("sweep.before", Stage::Sweeping),
@@ -125,9 +100,9 @@ pub(crate) const ALL: [Failpoint; 57] = [
     at("postgres.reap.before", Stage::Reaping),
     at("postgres.reap.after", Stage::Reaping),
     at("reap.after", Stage::Reaping),
-    at("sqlite.checkpoint.before", Stage::CarryingOver),
-    at("sqlite.checkpoint.after", Stage::CarryingOver),
-    at("sqlite.checkpoint.rest", Stage::CarryingOver),
+    at("sqlite.checkpoint.before", Stage::Checkpointing),
+    at("sqlite.checkpoint.after", Stage::Checkpointing),
+    at("sqlite.checkpoint.last", Stage::Checkpointing),
 ];
 
 impl Failpoint {
@@ -151,13 +126,9 @@ impl Failpoint {
         match self.stage {
             Stage::Serving(left) => matches!(left, Left::Reserved | Left::Worked),
             Stage::Renewing => true,
-            Stage::Creating
-            | Stage::Opening
-            | Stage::Recovering
-            | Stage::Sweeping
-            | Stage::Reaping
-            | Stage::TakingIn
-            | Stage::CarryingOver => false,
+            Stage::Creating | Stage::Opening | Stage::Sweeping | Stage::Reaping | Stage::Checkpointing => {
+                false
+            }
         }
     }
 }

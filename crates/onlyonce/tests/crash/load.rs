@@ -1,4 +1,4 @@
-//! Killed at any moment, with many orders in the air.
+//! Killed at any moment, with many orders under way.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(crate) async fn killed_at_any_moment(engine: Engine) {
         world.acknowledged.truncate(usize::try_from(round).unwrap_or(usize::MAX) + 1);
         victim.kill().await;
     }
-    eprintln!("{in_doubt} orders were in the air, {unfinished} of them were cut in the middle of their work");
+    eprintln!("{in_doubt} orders were under way, {unfinished} of them were cut in the middle of their work");
     assert!(unfinished >= CUT_MIN, "too few orders were hit: the run is void");
 }
 

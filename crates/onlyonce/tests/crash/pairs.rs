@@ -22,15 +22,12 @@ pub(crate) async fn killed_twice(
     kind: Kind,
 ) {
     let mut world = World::on(engine, kind).await;
-    if [first.stage, second.stage].contains(&Stage::CarryingOver) {
+    if [first.stage, second.stage].contains(&Stage::Checkpointing) {
         world.page_bytes = PAGE_BYTES_MIN;
     }
     if first.stage == Stage::Opening {
         let victim = world.ready(Life::USUAL).await;
         world.kill_while_working(victim).await;
-    }
-    if first.stage == Stage::Recovering {
-        die(&mut world, Failpoint::named("sqlite.commit.after:1")).await;
     }
     die(&mut world, first).await;
     let death = die_or_live(&mut world, second).await;
@@ -46,16 +43,7 @@ fn comes_there(first: &Failpoint, second: &Failpoint) -> bool {
             let is_first = ["sqlite.create.before", "postgres.migrate.before:1"].contains(&second.name);
             first.name == second.name && is_first
         }
-        Stage::Opening => {
-            let is_always = ["sqlite.open.ready", "sqlite.tapes.created"].contains(&second.name);
-            is_always || first.leaves_running()
-        }
-        Stage::Recovering => first.step() == "sqlite.commit.after",
-        Stage::Serving(_)
-        | Stage::Renewing
-        | Stage::Sweeping
-        | Stage::Reaping
-        | Stage::TakingIn
-        | Stage::CarryingOver => true,
+        Stage::Opening => second.step() == "sqlite.open.ready" || first.leaves_running(),
+        Stage::Serving(_) | Stage::Renewing | Stage::Sweeping | Stage::Reaping | Stage::Checkpointing => true,
     }
 }

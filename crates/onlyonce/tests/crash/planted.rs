@@ -26,8 +26,7 @@ pub(crate) async fn a_forgotten_answer_is_noticed() {
         let victim = world.ready(Life::USUAL).await;
         world.acknowledge(&victim, Wish::None).await;
         victim.kill().await;
-        let [first, second] = world.tapes();
-        for path in [world.file(), world.file().with_extension("db-wal"), first, second] {
+        for path in [world.file(), world.wal()] {
             std::fs::remove_file(path).expect("a killed process leaves its files");
         }
         judge(&mut world).await;

@@ -12,13 +12,10 @@ pub(crate) async fn killed_at(engine: Engine, failpoint: &'static Failpoint, kin
     match failpoint.stage {
         Stage::Creating => killed_while_creating(engine, failpoint, kind).await,
         Stage::Opening => killed_while_opening(engine, failpoint, kind).await,
-        Stage::Recovering => killed_while_recovering(engine, failpoint, kind).await,
-        Stage::Serving(_) | Stage::Renewing | Stage::TakingIn => {
-            killed_while_serving(engine, failpoint, kind).await;
-        }
+        Stage::Serving(_) | Stage::Renewing => killed_while_serving(engine, failpoint, kind).await,
         Stage::Sweeping => killed_while_sweeping(engine, failpoint, kind).await,
         Stage::Reaping => killed_while_reaping(engine, failpoint, kind).await,
-        Stage::CarryingOver => killed_while_carrying_over(engine, failpoint, kind).await,
+        Stage::Checkpointing => killed_while_checkpointing(engine, failpoint, kind).await,
     }
 }
 
@@ -47,15 +44,6 @@ async fn killed_while_opening(engine: Engine, failpoint: &Failpoint, kind: Kind)
     judge(&mut world).await;
 }
 
-/// E01, P05, U03: what stands on a tape is carried over once, also where the process that does so dies.
-async fn killed_while_recovering(engine: Engine, failpoint: &Failpoint, kind: Kind) {
-    let mut world = World::on(engine, kind).await;
-    answered_and_killed(&mut world).await;
-    die(&mut world, Failpoint::named("sqlite.commit.after:1")).await;
-    die(&mut world, failpoint).await;
-    judge(&mut world).await;
-}
-
 /// M01, U03
 async fn killed_while_sweeping(engine: Engine, failpoint: &Failpoint, kind: Kind) {
     let mut world = World::on(engine, kind).await;
@@ -72,7 +60,7 @@ async fn killed_while_reaping(engine: Engine, failpoint: &Failpoint, kind: Kind)
 }
 
 /// E01, P05
-async fn killed_while_carrying_over(engine: Engine, failpoint: &Failpoint, kind: Kind) {
+async fn killed_while_checkpointing(engine: Engine, failpoint: &Failpoint, kind: Kind) {
     let mut world = World::on(engine, kind).await;
     world.page_bytes = PAGE_BYTES_MIN;
     answered_and_killed(&mut world).await;

@@ -1,12 +1,9 @@
-//! A tape whose tail is torn: what a power failure leaves of a write that nobody was told of.
+//! A write-ahead log (WAL) whose tail is torn: what a power failure leaves of a commit that nobody was told of.
 //!
-//! What was acknowledged was synced before, so a tear is always behind it. A tape consists of a head of 48 bytes and batches of
-//! a length (4), a digest (16) and so many bytes; the digest, the first half of a SHA-256, is over identity and round as they
-//! stand in the head, the place of the batch, and its bytes.
+//! What was acknowledged was synced before, so a tear is always behind it. A file consists of a header of 32 bytes and
+//! frames of a page each, with 24 bytes in front; the last frame of a transaction commits it.
 
-use std::path::PathBuf;
-
-use sha2::{Digest, Sha256};
+use std::path::Path;
 
 use crate::death::die;
 use crate::failpoints::{Failpoint, Left};
@@ -15,30 +12,30 @@ use crate::order::{Kind, Wish};
 use crate::process::Life;
 use crate::world::World;
 
-const HEAD_BYTES: usize = 48;
-const BATCH_HEAD_BYTES: usize = 20;
+const HEADER_BYTES: usize = 32;
+const FRAME_HEADER_BYTES: usize = 24;
 
 /// What is wrong with the tail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tear {
     /// Bytes that mean nothing.
     Noise,
-    /// A batch that was valid once, in another place.
-    OldBatch,
-    /// The first half of a batch.
-    HalfBatch,
+    /// A frame that was valid once, in another place.
+    OldFrame,
+    /// The first half of a frame.
+    HalfFrame,
     /// The last commit, of which nobody was told, lacks its end.
     CutCommit,
 }
 
 impl Tear {
-    pub(crate) const ALL: [Self; 4] = [Self::Noise, Self::OldBatch, Self::HalfBatch, Self::CutCommit];
+    pub(crate) const ALL: [Self; 4] = [Self::Noise, Self::OldFrame, Self::HalfFrame, Self::CutCommit];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Noise => "noise_behind_a_tape_is_ignored",
-            Self::OldBatch => "an_old_batch_behind_a_tape_is_ignored",
-            Self::HalfBatch => "half_a_batch_behind_a_tape_is_ignored",
+            Self::Noise => "noise_behind_the_wal_is_ignored",
+            Self::OldFrame => "an_old_frame_behind_the_wal_is_ignored",
+            Self::HalfFrame => "half_a_frame_behind_the_wal_is_ignored",
             Self::CutCommit => "a_commit_cut_short_never_was",
         }
     }
@@ -55,11 +52,11 @@ pub(crate) async fn opens_and_continues(tear: Tear, kind: Kind) {
     if matches!(tear, Tear::CutCommit) {
         complete_unheard(&mut world).await;
     }
-    tear_tail(world.tapes(), tear);
+    tear_tail(&world.wal(), tear);
     judge(&mut world).await;
 }
 
-/// A completion that is on a tape, and of which nobody was told. Its end is about to be cut off: so the work is done,
+/// A completion that is in the WAL, and of which nobody was told. Its end is about to be cut off: so the work is done,
 /// and only the reservation is left.
 async fn complete_unheard(world: &mut World) {
     world.doubtful.clear();
@@ -67,50 +64,18 @@ async fn complete_unheard(world: &mut World) {
     world.doubtful.iter_mut().for_each(|(_, left)| *left = Some(Left::Worked));
 }
 
-fn tear_tail(paths: [PathBuf; 2], tear: Tear) {
-    let tapes = paths.map(|path| {
-        let bytes = std::fs::read(&path).expect("a killed process leaves its tapes");
-        (path, bytes)
-    });
-    let (path, mut tape) = tapes.into_iter().max_by_key(|(_, tape)| round(tape)).expect("there are two");
-    let ends = ends(&tape);
-    let [.., last, end] = ends[..] else { panic!("there is no batch: {ends:?}") };
-    let first = HEAD_BYTES..ends[1];
-    let behind = match tear {
-        Tear::Noise => (1..=251u8).cycle().take(1_017).collect(),
-        Tear::OldBatch => tape[first].to_vec(),
-        Tear::HalfBatch => tape[HEAD_BYTES..first.start + first.len() / 2].to_vec(),
-        Tear::CutCommit => {
-            let cut = end - (end - last) / 3;
-            tape[cut..end].fill(0xa5);
-            Vec::new()
-        }
-    };
-    tape.resize(tape.len().max(end + behind.len()), 0);
-    tape[end..end + behind.len()].copy_from_slice(&behind);
-    std::fs::write(path, tape).expect("the tape can be written");
-}
-
-/// The round on a tape; none on one that was never written.
-fn round(tape: &[u8]) -> Option<u64> {
-    Some(u64::from_le_bytes(tape.get(24..32)?.try_into().ok()?))
-}
-
-/// Where the head and each batch of the round ends.
-fn ends(tape: &[u8]) -> Vec<usize> {
-    let mut ends = vec![HEAD_BYTES];
-    while let Some(end) = end_of_batch(tape, ends[ends.len() - 1]) {
-        ends.push(end);
+fn tear_tail(path: &Path, tear: Tear) {
+    let mut wal = std::fs::read(path).expect("a killed process leaves its WAL");
+    let page = u32::from_be_bytes([wal[8], wal[9], wal[10], wal[11]]) as usize;
+    let frame = page + FRAME_HEADER_BYTES;
+    assert!(wal.len() > HEADER_BYTES + frame, "there are frames");
+    assert_eq!((wal.len() - HEADER_BYTES) % frame, 0, "the WAL ends with a whole frame");
+    let first = HEADER_BYTES..HEADER_BYTES + frame;
+    match tear {
+        Tear::Noise => wal.extend((1..=251u8).cycle().take(3 * frame + 17)),
+        Tear::OldFrame => wal.extend_from_within(first),
+        Tear::HalfFrame => wal.extend_from_within(HEADER_BYTES..HEADER_BYTES + frame / 2),
+        Tear::CutCommit => wal.truncate(wal.len() - frame / 3),
     }
-    ends
-}
-
-fn end_of_batch(tape: &[u8], at: usize) -> Option<usize> {
-    let length = u32::from_le_bytes(tape.get(at..at + 4)?.try_into().ok()?);
-    let start = at + BATCH_HEAD_BYTES;
-    let end = start + usize::try_from(length).ok()?;
-    let place = (at as u64).to_le_bytes();
-    let digest =
-        Sha256::new().chain_update(&tape[8..32]).chain_update(place).chain_update(tape.get(start..end)?);
-    (tape[at + 4..start] == digest.finalize()[..16]).then_some(end)
+    std::fs::write(path, wal).expect("the WAL can be written");
 }

@@ -17,7 +17,9 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::Full;
 use onlyonce::store::postgres::{self, Postgres};
 use onlyonce::store::sqlite::{self, Sqlite};
-use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::{
+    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+};
 use onlyonce::worker::{Background, Workers};
 use onlyonce::{Attempt, Effects, Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen, StateName};
@@ -190,12 +192,20 @@ impl Store for NoRenewals {
         self.0.reap(limit).await
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        self.0.count().await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.0.epoch().await
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         self.0.raise_epoch().await
+    }
+
+    fn promises(&self) -> Promises {
+        self.0.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

@@ -78,9 +78,9 @@ impl World {
         self.folder.file()
     }
 
-    /// What the store writes first.
-    pub(crate) fn tapes(&self) -> [PathBuf; 2] {
-        ["tape0", "tape1"].map(|tape| self.folder.path.join(format!("onlyonce.db-{tape}")))
+    /// The store's write-ahead log.
+    pub(crate) fn wal(&self) -> PathBuf {
+        self.folder.path.join("onlyonce.db-wal")
     }
 
     pub(crate) async fn start(&self, life: Life) -> Started {

@@ -1,11 +1,15 @@
 //! Attempts: they renew late, end at their deadline, outlive their client, survive a panic, and bring the truth late.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce::{Effects, Policy};
+use onlyonce::store::{Change, Store, Swapped};
+use onlyonce::{Effects, Force, Forgotten, Policy};
+use onlyonce_core::machine::{self, Backoff, Ruled, Ruling};
+use onlyonce_core::record::{Response, Revision, Source, Token, Verdict};
 use tower::ServiceExt;
 
-use crate::world::{Fault, World, order, order_with, settle};
+use crate::world::{Answer, Fault, SLOW, World, id, order, order_with, settle};
 
 const LEASE: Duration = Duration::from_secs(30);
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -99,6 +103,74 @@ async fn an_attempt_ends_at_its_deadline_and_is_unknown() {
     assert_eq!(world.handler.runs(), 1);
 }
 
+/// R06, U04: what a look allows, such as one more rerun while downstream remembers, must still hold when the attempt ends.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_ends_at_its_deadline_counted_from_the_look_it_was_decided_on() {
+    let world = World::new(Policy::default());
+    assert_eq!(world.send(order_with("k", &[("x-status", "500")])).await.status, 500);
+    // The write that finds the record is slow, and so is the one that reserves the next attempt.
+    world.store.next([Fault::Slow, Fault::Slow]);
+    let asked_at = tokio::time::Instant::now();
+    let answer = world.send(order_with("k", &[("x-gate", "1")])).await;
+    assert_eq!(answer.summary(), "504 upstream_outcome_unknown");
+    assert_eq!(world.handler.runs(), 2);
+    let took = asked_at.elapsed();
+    assert!((DEADLINE..DEADLINE + Duration::from_millis(5)).contains(&took), "{took:?}");
+}
+
+/// A lease of which half is used when a store that is slow has answered twice.
+fn short_lease() -> Policy {
+    let lease = SLOW * 3;
+    Policy { lease, store_timeout: lease / 2, ..Policy::default() }
+}
+
+/// A world in which the next attempt of `k` is reserved so slowly that half its lease is used by then.
+async fn reserved_slowly(next: &[Fault]) -> World {
+    let world = World::new(short_lease());
+    assert_eq!(world.send(order_with("k", &[("x-status", "500")])).await.status, 500);
+    world.store.next([Fault::Slow, Fault::Slow].into_iter().chain(next.iter().copied()));
+    world
+}
+
+/// R06
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_half_used_is_renewed_before_anything_is_sent() {
+    let world = reserved_slowly(&[]).await;
+    let before = world.store.writes();
+    assert_eq!(world.send(order("k")).await.summary(), "201 run 2");
+    assert_eq!(world.store.writes() - before, 4, "found, reserved, renewed, completed");
+}
+
+/// R06: and where that fails nothing is sent, and the key is free at once.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_under_a_half_used_lease_that_is_not_renewed() {
+    for fault in [Fault::Refused, Fault::Stalled, Fault::AnswerLost] {
+        let world = reserved_slowly(&[fault]).await;
+        assert_eq!(world.send(order("k")).await.summary(), "503 idempotency_store_unavailable", "{fault:?}");
+        assert_eq!(world.handler.runs(), 1, "{fault:?}");
+        world.onlyonce.engine().idle().await;
+        assert_eq!(world.send(order("k")).await.summary(), "201 run 2", "{fault:?}");
+    }
+}
+
+/// R05, R06
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_where_the_record_has_moved_on_before_it_was() {
+    let world = reserved_slowly(&[]).await;
+    let request = tokio::spawn({
+        let app = world.app.clone();
+        async move { Answer::of(app.oneshot(order("k")).await.unwrap()).await }
+    });
+    // The reservation is written, and its answer on the way.
+    world.pass(SLOW + SLOW / 2).await;
+    let engine = World::on(world.store.clone(), short_lease()).onlyonce.engine().clone();
+    let forgetting = tokio::spawn(async move { engine.forget(id("k"), Force::Yes).await });
+    assert_eq!(request.await.unwrap().summary(), "503 idempotency_store_unavailable");
+    assert_eq!(world.handler.runs(), 1, "only the first attempt ran");
+    assert_eq!(forgetting.await.unwrap().unwrap(), Forgotten::Done);
+    assert_eq!(world.send(order("k")).await.summary(), "201 run 2");
+}
+
 /// U04
 #[tokio::test(start_paused = true)]
 async fn keyed_work_that_reached_its_deadline_runs_again() {
@@ -147,6 +219,17 @@ async fn a_panicking_handler_leaves_the_outcome_unknown_and_the_process_alive() 
     assert_eq!(world.send(order("other")).await.summary(), "201 run 2");
 }
 
+/// U03: an interim status is no answer, whatever the handler did before it.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_ends_with_an_interim_status_leaves_the_outcome_unknown() {
+    let world = World::new(Policy::default());
+    for status in ["100", "103", "199"] {
+        let first = world.send(order_with(status, &[("x-status", status)])).await;
+        assert_eq!(first.summary(), "502 upstream_outcome_unknown", "{status}");
+        assert_eq!(world.send(order(status)).await.summary(), "409 idempotency_outcome_unknown", "{status}");
+    }
+}
+
 /// U04
 #[tokio::test(start_paused = true)]
 async fn local_work_whose_handler_panicked_runs_again() {
@@ -174,6 +257,45 @@ async fn the_late_truth_settles_the_unknown() {
     assert!(first.is_stored());
     assert!(other.send(order("k")).await.is_replay());
     assert_eq!(other.handler.runs(), 0);
+}
+
+/// What downstream tells by itself, while the attempt of `k` still runs.
+async fn told_by_webhook(world: &World, verdict: Verdict) {
+    let seen = world.store.load(id("k")).await.unwrap().unwrap();
+    let backoff = Backoff { first: LEASE, max: LEASE, tries_max: 1 };
+    let ruling = Ruling { verdict, by: Source::Webhook, force: Force::No, token: Token([9; 16]), backoff };
+    let Ruled::Write(next) = machine::verdict(&seen, &ruling) else { panic!("it is taken down") };
+    let change = Change::new(Some(seen.revision), Revision(9), next);
+    let swapped = world.store.swap(id("k"), change).await.unwrap();
+    assert!(matches!(swapped, Swapped::Applied(_)));
+}
+
+/// R06: somebody else wrote the record meanwhile, and left the attempt its token.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_also_where_its_record_was_touched() {
+    let world = World::new(Policy::default());
+    let first = world.start(order_with("k", &[("x-gate", "1")])).await;
+    told_by_webhook(&world, Verdict::DidNotHappen { never_will: false }).await;
+    world.pass(LEASE * 2).await;
+    let other = World::on(world.store.clone(), Policy::default());
+    assert_eq!(other.send(order("k")).await.summary(), "409 idempotency_key_in_progress");
+    world.handler.open(1);
+    assert!(first.await.unwrap().is_stored());
+}
+
+/// U03, P01: the attempt does not know what became of its work, and a webhook has told.
+#[tokio::test(start_paused = true)]
+async fn where_a_verdict_settles_the_doubt_the_first_client_gets_the_answer_that_every_retry_gets() {
+    let world = World::new(Policy::default());
+    let first = world.start(order_with("k", &[("x-gate", "1"), ("x-panic", "1")])).await;
+    let found = Response { status: 202, headers: Vec::new(), body: "charged".into() };
+    told_by_webhook(&world, Verdict::Happened(Some(Arc::new(found)))).await;
+    world.handler.open(1);
+    let first = first.await.unwrap();
+    assert_eq!(first.summary(), "202 charged");
+    assert!(first.is_stored());
+    let again = world.send(order("k")).await;
+    assert_eq!((again.summary(), again.is_replay()), ("202 charged".into(), true));
 }
 
 /// R05
@@ -257,6 +379,27 @@ async fn a_released_key_runs_again_and_still_demands_the_same_request() {
     assert_eq!(world.handler.runs(), runs);
 }
 
+/// C02, T01: whoever is denied mends its credentials and may then send something else; who is told to come back later may not.
+#[tokio::test(start_paused = true)]
+async fn after_a_denial_a_key_is_kept_for_five_minutes_and_after_a_throttle_for_its_whole_retention() {
+    let world = World::new(Policy::default());
+    let other = |key: &str| crate::world::post(key).body(r#"{"amount":6}"#.into()).unwrap();
+    for status in ["401", "403", "425", "429"] {
+        assert_eq!(world.send(order_with(status, &[("x-status", status)])).await.status.to_string(), status);
+    }
+    world.pass(Duration::from_secs(5 * 60 - 1)).await;
+    for status in ["401", "403", "425", "429"] {
+        assert_eq!(world.send(other(status)).await.summary(), "422 idempotency_key_reused", "{status}");
+    }
+    world.pass(Duration::from_secs(1)).await;
+    for status in ["401", "403"] {
+        assert_eq!(world.send(other(status)).await.status, 201, "{status}");
+    }
+    for status in ["425", "429"] {
+        assert_eq!(world.send(other(status)).await.summary(), "422 idempotency_key_reused", "{status}");
+    }
+}
+
 /// F06, F07, S02
 #[tokio::test(start_paused = true)]
 async fn a_reused_key_is_refused_also_while_the_first_runs_and_another_caller_is_not_concerned() {
@@ -296,7 +439,7 @@ async fn what_only_we_may_say_is_dropped_on_all_traffic() {
             request = request.header("idempotency-key", key);
         }
         let response = app.clone().oneshot(request.body(axum::body::Body::empty()).unwrap()).await.unwrap();
-        let seen = crate::world::Answer::of(response).await.text().to_owned();
+        let seen = Answer::of(response).await.text().to_owned();
         assert!(!seen.contains("onlyonce-"), "{method} {key:?}: {seen}");
         assert_eq!(seen.contains("upgrade"), key.is_none(), "{method} {key:?}: {seen}");
     }

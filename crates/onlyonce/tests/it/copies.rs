@@ -10,9 +10,11 @@ use axum::response::IntoResponse;
 use axum::routing::any;
 use http::StatusCode;
 use onlyonce::store::memory::Memory;
-use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::{
+    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+};
 use onlyonce::{Engine, Force, Forgotten, Onlyonce, Policy};
-use onlyonce_core::record::{Id, Seen};
+use onlyonce_core::record::{Id, Seen, StateName};
 use tokio::time::{Instant, sleep};
 use tower::ServiceExt;
 
@@ -89,7 +91,11 @@ impl Store for Far {
         self.store.reap(limit).await
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        self.store.count().await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.lags().await;
         let epoch = self.store.epoch().await;
         self.lags().await;
@@ -101,6 +107,10 @@ impl Store for Far {
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         self.store.raise_epoch().await
+    }
+
+    fn promises(&self) -> Promises {
+        self.store.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
@@ -167,7 +177,7 @@ impl World {
             sleep(self.random.pause(4_000)).await;
             let key = self.random.place(KEYS.len());
             let engine = &self.nodes[self.random.place(NODES)].1;
-            let query = Query { state: None, scope: None, only_due: false, after: None, limit: 10 };
+            let query = Query::all(10);
             let page = engine.store().scan(query).await.unwrap();
             let found = page.records.iter().find(|(_, seen)| seen.record.key.as_str() == KEYS[key]);
             let Some((id, _)) = found else { continue };

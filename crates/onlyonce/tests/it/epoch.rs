@@ -11,7 +11,7 @@ use crate::world::{Fault, World, order, order_with, settle};
 
 /// The only record there is.
 async fn only(world: &World) -> Id {
-    let query = Query { state: None, scope: None, only_due: false, after: None, limit: 2 };
+    let query = Query::all(2);
     let page = world.store.scan(query).await.unwrap();
     assert_eq!(page.records.len(), 1);
     page.records[0].0
@@ -126,18 +126,12 @@ async fn what_runs_is_forgotten_only_by_force() {
     assert_eq!(world.send(order("before")).await.status, 201);
     let first = world.start(order_with("k", &[("x-gate", "1")])).await;
     let engine = world.onlyonce.engine();
-    let query = Query {
-        state: Some(onlyonce::StateName::Running),
-        scope: None,
-        only_due: false,
-        after: None,
-        limit: 2,
-    };
+    let query = Query { states: onlyonce::StateName::Running.into(), ..Query::all(2) };
     let id = world.store.scan(query).await.unwrap().records[0].0;
     assert_eq!(engine.forget(id, Force::No).await.unwrap(), Forgotten::Running);
     assert_eq!(world.send(order("k")).await.summary(), "409 idempotency_key_in_progress");
     assert_eq!(engine.forget(id, Force::Yes).await.unwrap(), Forgotten::Done);
-    // Here it is still in the air; here as elsewhere its key is free.
+    // Its attempt is still in progress on this node; here as elsewhere its key is free.
     assert_eq!(world.send(order("k")).await.summary(), "201 run 3");
     world.handler.open(1);
     settle().await;

@@ -8,7 +8,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
 use axum::routing::post;
-use onlyonce::{Attempt, Caller, Effects, Onlyonce, Policy};
+use onlyonce::scope::Source;
+use onlyonce::{Attempt, Caller, Effects, Onlyonce, Policy, Verified};
 use tower::ServiceExt;
 
 use crate::world::{Answer, FaultyStore, order, order_with};
@@ -116,6 +117,27 @@ async fn a_handler_says_so_by_header_too_and_the_client_does_not_see_it() {
     assert_ne!(kept.header("idempotency-key-expires"), day.header("idempotency-key-expires"));
 }
 
+/// C05: a handler that passes on what another service said has the last word itself.
+#[tokio::test]
+async fn what_a_handler_says_by_its_attempt_beats_the_headers_of_its_answer() {
+    let handler = post(|attempt: Attempt| async move {
+        attempt.unknown();
+        attempt.keep_for(Duration::from_secs(60));
+        [("onlyonce-outcome", "did-not-run"), ("onlyonce-retention", "0")]
+    });
+    let app = Router::new().route("/orders", handler).layer(Onlyonce::new(FaultyStore::new()).layer());
+    assert_eq!(send(&app, order("k")).await.status, 200);
+    assert_eq!(send(&app, order("k")).await.summary(), "409 idempotency_outcome_unknown");
+
+    let handler = post(|attempt: Attempt| async move {
+        attempt.keep_for(Duration::from_secs(60));
+        [("onlyonce-retention", "0")]
+    });
+    let app = Router::new().route("/orders", handler).layer(Onlyonce::new(FaultyStore::new()).layer());
+    assert!(send(&app, order("k")).await.is_stored());
+    assert!(send(&app, order("k")).await.is_replay());
+}
+
 /// K03
 #[tokio::test]
 async fn a_handler_that_needs_an_attempt_refuses_a_request_without_a_key() {
@@ -195,6 +217,48 @@ async fn a_service_tells_callers_apart_by_what_it_knows_of_them() {
     );
     assert!(!send(&app, by(Some("other"), "old")).await.is_replay());
     assert_eq!(send(&app, by(None, "old")).await.summary(), "401 idempotency_scope_missing");
+}
+
+/// S01, S04: a layer alone cannot verify, so it takes no source that must be verified before it is believed.
+#[test]
+fn a_source_that_must_be_verified_is_refused_where_nobody_verifies() {
+    for source in ["trusted:x-tenant", "jwt:sub", "certificate"] {
+        let with = |onlyonce: Onlyonce| {
+            let scope = vec!["header:authorization".parse().unwrap(), source.parse().unwrap()];
+            onlyonce.with_policy(Policy { scope, ..Policy::default() })
+        };
+        let faults = with(Onlyonce::new(FaultyStore::new())).unwrap_err().to_string();
+        assert!(faults.starts_with(&format!("policy.scope: {source:?} must be verified")), "{faults}");
+        with(Onlyonce::new(FaultyStore::new()).with_verified()).unwrap();
+    }
+}
+
+/// S01, S04: what a client sends under the name of a trusted header is not what was verified.
+#[tokio::test]
+async fn a_trusted_header_is_believed_only_where_somebody_has_verified_it() {
+    let trusted: Source = "trusted:x-tenant".parse().unwrap();
+    let policy =
+        Policy { scope: vec!["header:authorization".parse().unwrap(), trusted.clone()], ..Policy::default() };
+    let onlyonce = Onlyonce::new(FaultyStore::new()).with_verified().with_policy(policy).unwrap();
+    let app = Router::new().route("/orders", post(|| async { "ran" })).layer(onlyonce.layer());
+    let by = |verified: Option<&str>, claimed: Option<&str>| {
+        let mut request =
+            Request::post("/orders").header("idempotency-key", "k").header("authorization", "Bearer t1");
+        if let Some(claimed) = claimed {
+            request = request.header("x-tenant", claimed);
+        }
+        if let Some(verified) = verified {
+            request = request.extension(Verified::default().with(trusted.clone(), verified));
+        }
+        request.body(Body::empty()).unwrap()
+    };
+    for claimed in [None, Some("acme")] {
+        let refused = send(&app, by(None, claimed)).await;
+        assert_eq!(refused.summary(), "401 idempotency_scope_missing", "{claimed:?}");
+    }
+    assert!(!send(&app, by(Some("acme"), None)).await.is_replay());
+    assert!(send(&app, by(Some("acme"), Some("other"))).await.is_replay(), "what is claimed does not count");
+    assert!(!send(&app, by(Some("other"), Some("acme"))).await.is_replay());
 }
 
 /// D04

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use onlyonce::Policy;
 use onlyonce::health::Health;
 use onlyonce::policy::StoreDown;
+use onlyonce::store::Store;
+use onlyonce::{Effects, Policy};
 
-use crate::world::{Fault, LATE, World, order, order_with, settle};
+use crate::world::{Fault, LATE, World, id, order, order_with, settle};
 
 /// X01
 #[tokio::test(start_paused = true)]
@@ -77,6 +78,18 @@ async fn contention_does_not_open_the_breaker() {
         assert_eq!(other.send(order("k")).await.summary(), "409 idempotency_key_in_progress");
     }
     assert_eq!(other.send(order("free")).await.summary(), "201 run 1");
+}
+
+/// X02: what is damaged has been answered for. One record that cannot be read refuses its own key and no other.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_read_does_not_open_the_breaker() {
+    let world = World::new(Policy::default());
+    world.store.always(Some(Fault::Corrupt));
+    for _ in 0..20 {
+        assert_eq!(world.send(order("damaged")).await.summary(), "503 idempotency_store_unavailable");
+    }
+    world.store.always(None);
+    assert_eq!(world.send(order("healthy")).await.summary(), "201 run 1");
 }
 
 /// X03
@@ -154,9 +167,13 @@ async fn a_reservation_whose_answer_was_lost_is_given_back() {
 async fn a_reservation_that_is_written_late_is_given_back() {
     let world = World::new(Policy::default());
     assert_eq!(world.send(order_with("k", &[("x-status", "500")])).await.status, 500);
-    world.store.next([Fault::Late]);
+    // The first write finds the record, the second reserves the next attempt.
+    world.store.next([Fault::None, Fault::Late]);
     assert_eq!(world.send(order("k")).await.summary(), "503 idempotency_store_unavailable");
+    let before = world.store.load(id("k")).await.unwrap().unwrap();
     world.pass(2 * LATE).await;
+    let after = world.store.load(id("k")).await.unwrap().unwrap();
+    assert_eq!(after.record.attempt, before.record.attempt + 1, "it was written in the end");
     let again = world.send(order("k")).await;
     assert_eq!((again.summary(), world.handler.runs()), ("201 run 2".into(), 2));
 }
@@ -202,6 +219,37 @@ async fn a_completion_whose_answer_was_lost_is_recognised_by_looking() {
     assert!(world.send(order("k")).await.is_replay());
 }
 
+/// X05: a client library that lost an answer repeats the write, and then finds its own. Revisions are random, so a write
+/// that finds the revision it was to make was applied.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_sent_twice_was_applied() {
+    let world = World::new(Policy { effects: Effects::Keyed, ..Policy::default() });
+    world.store.always(Some(Fault::Repeated));
+    let first = world.send(order_with("k", &[("x-status", "500")])).await;
+    assert_eq!((first.status, world.handler.runs()), (500, 1), "the first attempt");
+    assert_eq!(world.send(order("k")).await.summary(), "201 run 2", "the next, on a record that is there");
+    assert!(world.send(order("k")).await.is_replay());
+
+    // A lease that is renewed, and an attempt that ends at its deadline.
+    let held = world.start(order_with("held", &[("x-gate", "1")])).await;
+    world.pass(Policy::default().deadline + Duration::from_secs(1)).await;
+    assert_eq!(held.await.unwrap().summary(), "504 upstream_outcome_unknown");
+    assert_eq!(world.send(order("held")).await.summary(), "201 run 4");
+}
+
+/// X05, U03: of many sweepers one settles a record and tells of it, also where its write is sent twice.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_that_is_sent_twice_is_told_as_done() {
+    let world = World::new(Policy::default());
+    let _lost = world.start(order_with("k", &[("x-gate", "1")])).await;
+    world.store.always(Some(Fault::Refused));
+    world.pass(Policy::default().lease + Duration::from_secs(1)).await;
+    world.store.always(Some(Fault::Repeated));
+    let other = World::on(world.store.clone(), Policy::default());
+    assert_eq!(other.onlyonce.engine().sweep().await.unwrap(), 1);
+    assert_eq!(other.send(order("k")).await.summary(), "409 idempotency_outcome_unknown");
+}
+
 /// X05: found out in the background, while another client already asks.
 #[tokio::test(start_paused = true)]
 async fn a_lost_reservation_on_one_node_does_not_run_on_another_before_it_is_given_back() {
@@ -228,6 +276,11 @@ async fn a_failed_store_is_told_from_a_slow_one_and_from_one_that_takes_no_write
     world.store.always(Some(Fault::Stalled));
     assert_eq!(engine.health(patience).await, Health::Stalled { waited: patience });
     world.store.always(None);
+    assert!(is_well(&engine.health(patience).await));
+
+    // A row that somebody holds is contention, and says nothing of the store.
+    world.store.next([Fault::Busy]);
+    assert_eq!(world.send(order("held")).await.status, 503);
     assert!(is_well(&engine.health(patience).await));
 
     // It can be read, and takes no writes: as a full disk does.

@@ -17,9 +17,13 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
-use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
+use onlyonce::store::{
+    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+};
 use onlyonce::{Onlyonce, Policy};
-use onlyonce_core::record::{Id, Seen};
+use onlyonce_core::key::Key;
+use onlyonce_core::record::{Id, Seen, StateName};
+use onlyonce_core::scope::{Scope, Source};
 use onlyonce_core::time::Timestamp;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -52,6 +56,13 @@ pub(crate) enum Fault {
     Stalled,
     /// It never answers, and is written after [`LATE`].
     Late,
+    /// A write is sent twice, and the answer is that of the second: as by a client library that repeats what it had no
+    /// answer to.
+    Repeated,
+    /// It works, and is answered after [`SLOW`].
+    Slow,
+    /// Somebody else holds the row.
+    Busy,
     /// It works where it only reads.
     ReadOnly,
     /// What is stored cannot be read.
@@ -60,6 +71,9 @@ pub(crate) enum Fault {
 
 /// How late a late write is.
 pub(crate) const LATE: Duration = Duration::from_secs(5);
+
+/// How late an answer is that is slow; less than a store may take.
+pub(crate) const SLOW: Duration = Duration::from_millis(1_500);
 
 #[derive(Debug)]
 struct TokioClock(Instant);
@@ -106,16 +120,38 @@ impl FaultyStore {
         self.swaps.load(Ordering::SeqCst)
     }
 
-    async fn fault(&self) -> Result<bool, Error> {
+    /// What happens to the next call.
+    fn planned(&self) -> Fault {
         let planned = self.faults.lock().unwrap().pop_front();
-        let fault = planned.or(*self.always.lock().unwrap()).unwrap_or(Fault::None);
+        planned.or(*self.always.lock().unwrap()).unwrap_or(Fault::None)
+    }
+
+    /// What goes wrong before a call reaches the store.
+    async fn before(fault: Fault) -> Result<(), Error> {
         match fault {
-            Fault::None => Ok(false),
-            Fault::AnswerLost => Ok(true),
+            Fault::None | Fault::Repeated | Fault::AnswerLost | Fault::Slow => Ok(()),
+            Fault::Busy => Err(Error::new(ErrorKind::Busy, "somebody holds it on order")),
             Fault::Refused | Fault::ReadOnly => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
             Fault::Corrupt => Err(Error::new(ErrorKind::Corrupt, "unreadable on order")),
             Fault::Stalled | Fault::Late => std::future::pending().await,
         }
+    }
+
+    /// What goes wrong on its answer's way back.
+    async fn after<T>(fault: Fault, answer: T) -> Result<T, Error> {
+        match fault {
+            Fault::AnswerLost => return Err(lost()),
+            Fault::Slow => tokio::time::sleep(SLOW).await,
+            Fault::None
+            | Fault::Repeated
+            | Fault::Busy
+            | Fault::Refused
+            | Fault::ReadOnly
+            | Fault::Corrupt
+            | Fault::Stalled
+            | Fault::Late => {}
+        }
+        Ok(answer)
     }
 }
 
@@ -132,25 +168,26 @@ impl Store for FaultyStore {
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
         self.loads.fetch_add(1, Ordering::SeqCst);
         let is_read_only = *self.always.lock().unwrap() == Some(Fault::ReadOnly);
-        let answer_lost = !is_read_only && self.fault().await?;
-        let seen = self.memory.load(id).await?;
-        if answer_lost { Err(lost()) } else { Ok(seen) }
+        let fault = if is_read_only { Fault::None } else { self.planned() };
+        Self::before(fault).await?;
+        Self::after(fault, self.memory.load(id).await?).await
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
         self.swaps.fetch_add(1, Ordering::SeqCst);
-        if self.faults.lock().unwrap().front() == Some(&Fault::Late) {
-            let memory = self.memory.clone();
+        let fault = self.planned();
+        if fault == Fault::Late {
+            let (memory, change) = (self.memory.clone(), change.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(LATE).await;
                 memory.swap(id, change).await
             });
-            self.fault().await?;
-            unreachable!("a late write is never answered");
         }
-        let answer_lost = self.fault().await?;
-        let swapped = self.memory.swap(id, change).await?;
-        if answer_lost { Err(lost()) } else { Ok(swapped) }
+        Self::before(fault).await?;
+        if fault == Fault::Repeated {
+            self.memory.swap(id, change.clone()).await?;
+        }
+        Self::after(fault, self.memory.swap(id, change).await?).await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
@@ -161,21 +198,31 @@ impl Store for FaultyStore {
         self.memory.reap(limit).await
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
+        self.memory.count().await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.epochs.fetch_add(1, Ordering::SeqCst);
         let fault = *self.always.lock().unwrap();
         match fault {
             None if self.is_blind.load(Ordering::SeqCst) => Err(lost()),
-            None | Some(Fault::None | Fault::ReadOnly) => self.memory.epoch().await,
-            Some(Fault::Refused | Fault::AnswerLost | Fault::Corrupt) => Err(lost()),
+            None | Some(Fault::None | Fault::Repeated | Fault::Slow | Fault::ReadOnly) => {
+                self.memory.epoch().await
+            }
+            Some(Fault::Refused | Fault::AnswerLost | Fault::Busy | Fault::Corrupt) => Err(lost()),
             Some(Fault::Stalled | Fault::Late) => std::future::pending().await,
         }
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
-        let answer_lost = self.fault().await?;
-        self.memory.raise_epoch().await?;
-        if answer_lost { Err(lost()) } else { Ok(()) }
+        let fault = self.planned();
+        Self::before(fault).await?;
+        Self::after(fault, self.memory.raise_epoch().await?).await
+    }
+
+    fn promises(&self) -> Promises {
+        self.memory.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
@@ -266,6 +313,13 @@ impl World {
         tokio::time::sleep(span).await;
         settle().await;
     }
+}
+
+/// The record of a key that [`post`] sends.
+pub(crate) fn id(key: &str) -> Id {
+    let credentials = Source::Header(http::header::AUTHORIZATION);
+    let scope = Scope::of("", [credentials.part(b"Bearer t1")]).unwrap();
+    Id::of(&scope, &Key::stored(key))
 }
 
 /// Lets every task run that can.

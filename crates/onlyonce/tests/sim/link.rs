@@ -7,8 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce::store::{Change, Epoch, Error, ErrorKind, Outbox, Page, Query, Store, Swapped};
-use onlyonce_core::record::{Id, Seen};
+use onlyonce::store::{
+    Change, Count as RecordCount, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+};
+use onlyonce_core::record::{Id, Seen, StateName};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -42,6 +44,10 @@ const FATES: [(u64, Fate); 6] = [
     (3, Fate::Stalled),
     (3, Fate::Late),
 ];
+
+/// Of so many swaps one is sent twice, as by a client library that repeats what it had no answer to: the caller gets the
+/// answer of the second, which finds what the first has written.
+const REPEATED_ONE_IN: u64 = 8;
 
 impl Link {
     async fn call<T: Send + 'static>(
@@ -140,7 +146,15 @@ impl Store for Link {
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
-        self.call(move |truth| truth.swap(id, change)).await
+        let is_repeated = self.stage.random().within(1..=REPEATED_ONE_IN) == 1;
+        let stage = self.stage.clone();
+        self.call(move |truth| {
+            if is_repeated && matches!(truth.swap(id, change.clone()), Swapped::Applied(_)) {
+                stage.count(Count::SwapRepeated);
+            }
+            truth.swap(id, change)
+        })
+        .await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
@@ -153,12 +167,20 @@ impl Store for Link {
         self.call(move |truth| truth.reap(limit)).await
     }
 
-    async fn epoch(&self) -> Result<Epoch, Error> {
+    async fn count(&self) -> Result<Vec<(StateName, RecordCount)>, Error> {
+        self.call(|truth| truth.count()).await
+    }
+
+    async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.call(|truth| truth.epoch()).await
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         self.call(|truth| truth.raise_epoch()).await
+    }
+
+    fn promises(&self) -> Promises {
+        self.truth.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {

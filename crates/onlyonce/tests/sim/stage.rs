@@ -32,6 +32,15 @@ const SWEPT_WITHIN_MS: u64 = 15_000;
 /// Nobody has reason to ask the store more often than this in a millisecond.
 const CALLS_AT_ONCE_MAX: u32 = 500;
 
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Faults {
+    /// Everything that can.
+    All,
+    /// Nothing, except that some writes reach the store twice.
+    OnlyRepeats,
+}
+
 /// Shared by all; see the module's documentation.
 pub(crate) struct Stage {
     started: Instant,
@@ -70,7 +79,7 @@ struct Log {
 }
 
 impl Stage {
-    pub(crate) fn new(seed: u64) -> Arc<Self> {
+    pub(crate) fn new(seed: u64, faults: Faults) -> Arc<Self> {
         let random = Random::new(seed);
         let subjects = subjects(&random);
         let retention = Duration::from_secs(random.pick(&[24, 40, 600]));
@@ -81,7 +90,7 @@ impl Stage {
             retention,
             random,
             log: Mutex::new(log),
-            faults: AtomicBool::new(true),
+            faults: AtomicBool::new(faults == Faults::All),
             spin: Mutex::default(),
         })
     }

@@ -18,6 +18,8 @@ pub(crate) enum Count {
     StoreStalled,
     /// It wrote long after the caller had given up.
     StoreLate,
+    /// A swap was applied, and sent a second time.
+    SwapRepeated,
     Partition,
     Pause,
     Crash,
@@ -69,7 +71,7 @@ pub(crate) enum Count {
 }
 
 /// Every kind, so that one that never fired is missed.
-const ALL: [Count; 39] = {
+const ALL: [Count; 40] = {
     use Count::*;
     [
         StoreSlow,
@@ -77,6 +79,7 @@ const ALL: [Count; 39] = {
         StoreAnswerLost,
         StoreStalled,
         StoreLate,
+        SwapRepeated,
         Partition,
         Pause,
         Crash,
@@ -134,10 +137,14 @@ impl Tally {
         }
     }
 
+    pub(crate) fn of(&self, count: Count) -> u64 {
+        self.0.get(&count).copied().unwrap_or(0)
+    }
+
     /// What fired too seldom for a run over so many seeds.
     pub(crate) fn missing(&self, seeds: u64) -> Vec<Count> {
         let floor = (seeds * FIRED_PER_HUNDRED_MIN).div_ceil(100);
-        ALL.into_iter().filter(|count| self.0.get(count).copied().unwrap_or(0) < floor).collect()
+        ALL.into_iter().filter(|count| self.of(*count) < floor).collect()
     }
 
     /// Counts what the product was driven into.
@@ -211,7 +218,7 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for count in ALL {
-            write!(f, "{count:?} {}  ", self.0.get(&count).copied().unwrap_or(0))?;
+            write!(f, "{count:?} {}  ", self.of(count))?;
         }
         Ok(())
     }

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
-use onlyonce::store::{Change, Epoch, Page, Query, Store, Swapped};
-use onlyonce_core::record::{Draft, Id, Record, Response, Revision, Seen, Source, State as RecordState};
+use onlyonce::store::{Change, Count, EpochSeen, Page, Promises, Query, Store, Swapped};
+use onlyonce_core::record::{
+    Draft, Id, Record, Response, Revision, Seen, Source, State as RecordState, StateName,
+};
 use onlyonce_core::time::Timestamp;
 use tokio::time::Instant;
 
@@ -70,7 +72,7 @@ impl Truth {
     pub(crate) fn write(&self, seen: &Seen, next: Box<Draft>, with: Option<What>) -> bool {
         let id = Id::of(&seen.record.scope, &seen.record.key);
         let revision = Revision(seen.revision.0.wrapping_add(1));
-        let change = Change { expected: Some(seen.revision), revision, next, messages: Vec::new() };
+        let change = Change::new(Some(seen.revision), revision, next);
         matches!(self.swap_with(id, change, with), Swapped::Applied(_))
     }
 
@@ -78,7 +80,15 @@ impl Truth {
         now(self.memory.scan(query)).unwrap()
     }
 
-    pub(crate) fn epoch(&self) -> Epoch {
+    pub(crate) fn count(&self) -> Vec<(StateName, Count)> {
+        now(self.memory.count()).unwrap()
+    }
+
+    pub(crate) fn promises(&self) -> Promises {
+        self.memory.promises()
+    }
+
+    pub(crate) fn epoch(&self) -> EpochSeen {
         now(self.memory.epoch()).unwrap()
     }
 

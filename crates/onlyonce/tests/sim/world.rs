@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::history::{History, check};
 use crate::node::Node;
 use crate::operator;
-use crate::stage::{PAUSE_MS, Stage};
+use crate::stage::{Faults, PAUSE_MS, Stage};
 use crate::tally::{Count, Tally};
 use crate::truth::Truth;
 
@@ -50,14 +50,14 @@ impl Nodes {
 }
 
 /// Plays one seed on a runtime of its own, whose clock stands still until everybody waits.
-pub(crate) fn play(seed: u64) -> Report {
+pub(crate) fn play(seed: u64, faults: Faults) -> Report {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(run(seed))
+    runtime.block_on(run(seed, faults))
 }
 
-async fn run(seed: u64) -> Report {
-    let stage = Stage::new(seed);
+async fn run(seed: u64, faults: Faults) -> Report {
+    let stage = Stage::new(seed, faults);
     let truth = Truth::new(stage.clone());
     let bank = Bank::new(stage.clone(), truth.clone());
     let nodes = Nodes::default();
@@ -69,7 +69,10 @@ async fn run(seed: u64) -> Report {
     let trouble_lasts = stage.random().millis(12_000..=45_000);
     let mut clients = clients(&stage, &nodes, trouble_lasts);
     // Everybody else plays on while trouble is made.
-    let _ = timeout(trouble_lasts, make_trouble(&stage, &truth, &bank, &nodes)).await;
+    match faults {
+        Faults::All => drop(timeout(trouble_lasts, make_trouble(&stage, &truth, &bank, &nodes)).await),
+        Faults::OnlyRepeats => sleep(trouble_lasts).await,
+    }
     heal(&stage, &truth, &bank, &nodes);
     let mut violations = Vec::new();
     if timeout(SERVED_WITHIN, async { while clients.join_next().await.is_some() {} }).await.is_err() {

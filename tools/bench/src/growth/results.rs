@@ -5,12 +5,13 @@ use serde_json::{Value, json};
 use crate::figures::{Standing, cores, spread};
 use crate::growth::Extent;
 use crate::lines::{self, Bound, Line, Pair, grouped, judge, spread_words};
+use crate::reaping::Reaping;
 
 const READY_RECORDS_PROMISED: u64 = 1_000_000;
 
 const READY_MS: Bound = Bound::AtMost { floor: 100.0, goal: 100.0 };
 /// Over the bare handler and two bare durable writes.
-const REST_MS: Bound = Bound::AtMost { floor: 0.1, goal: 0.1 };
+const REST_MS: Bound = Bound::AtMost { floor: 0.15, goal: 0.15 };
 /// A fresh request has two commits. Whatever else commits while it is counted is no request's.
 const COMMITS_ONE: Bound = Bound::AtMost { floor: 2.01, goal: 2.01 };
 const COMMITS_REPLAY: Bound = Bound::AtMost { floor: 0.001, goal: 0.001 };
@@ -23,10 +24,7 @@ pub(crate) struct Results {
     /// On few records, and on many.
     pub(crate) sizes: Vec<Pair>,
     pub(crate) kills: Vec<Kill>,
-    pub(crate) expired: u64,
-    /// Without the reaper, and with it.
-    pub(crate) reaping: Vec<Pair>,
-    pub(crate) reaped: u64,
+    pub(crate) reaping: Reaping,
 }
 
 /// What requests leave on the disk.
@@ -43,13 +41,10 @@ pub(crate) struct Cost {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub(crate) requests: u64,
-    /// Of batches to a tape and of transactions to the database; each is one sync.
+    /// Each is one sync of the WAL.
     pub(crate) commits: u64,
-    /// Those to the database, which nobody waits for.
-    pub(crate) transactions: u64,
-    /// How often the WAL was carried over into the file.
-    pub(crate) carried_over: u64,
-    /// To the tapes, the WAL and the file, by the kernel's count.
+    pub(crate) checkpoints: u64,
+    /// To the WAL and the database file, by the kernel's count.
     pub(crate) bytes: u64,
 }
 
@@ -82,7 +77,8 @@ pub(crate) struct Kill {
     /// The plain handler's: what a process takes anyway.
     pub(crate) plain_ready_ms: f64,
     pub(crate) wal_bytes: u64,
-    pub(crate) lapsed: u64,
+    /// Attempts of the killed process that were settled at the start.
+    pub(crate) abandoned: u64,
 }
 
 impl Results {
@@ -93,7 +89,7 @@ impl Results {
     fn lines(&self) -> Vec<Line> {
         let by_size = lines::of_sizes(self.extent.records, &self.sizes)
             .into_iter()
-            .chain([lines::of_reaping(self.expired, self.reaped, &self.reaping)])
+            .chain(self.reaping.lines())
             .chain(self.ready_lines());
         by_size.chain(self.one_caller_lines()).chain(self.cost_lines()).collect()
     }
@@ -104,11 +100,11 @@ impl Results {
             return Vec::new();
         };
         let wal_bytes = self.kills.iter().map(|kill| kill.wal_bytes).max().unwrap_or_default();
-        let lapsed = self.kills.iter().map(|kill| kill.lapsed).max().unwrap_or_default();
+        let abandoned = self.kills.iter().map(|kill| kill.abandoned).max().unwrap_or_default();
         vec![Line {
             what: format!("ready after SIGKILL under load, {} records: ms", grouped(self.extent.records)),
             measured: format!(
-                "{} (the plain handler's process {:.1}; WAL up to {} MB, up to {lapsed} attempts lapsed)",
+                "{} (the plain handler's process {:.1}; WAL up to {} MB, up to {abandoned} abandoned attempts)",
                 spread_words(ready, 1),
                 plain.median,
                 wal_bytes / 1_000_000
@@ -141,20 +137,19 @@ impl Results {
                 overwrite.median,
                 hand.median
             ),
-            target: "≤ 0.100".to_owned(),
+            target: "≤ 0.150".to_owned(),
             standing: REST_MS.standing(rest.median),
         }]
     }
 
     fn cost_lines(&self) -> Vec<Line> {
         let line = |what: &str, written: &Written, target: &str, standing| Line {
-            what: format!("commits (syncs of a tape or the WAL) a request, {what}"),
+            what: format!("commits (syncs of the WAL) a request, {what}"),
             measured: format!(
-                "{:.3} ({:.0} bytes written a request, {} of the commits behind the callers, WAL carried over {} times)",
+                "{:.3} ({:.0} bytes written a request; {} checkpoints)",
                 written.commits_each(),
                 written.bytes_each(),
-                written.transactions,
-                written.carried_over
+                written.checkpoints
             ),
             target: target.to_owned(),
             standing,
@@ -178,8 +173,7 @@ impl Results {
             json!({
                 "requests": written.requests,
                 "commits": written.commits,
-                "transactions": written.transactions,
-                "carried_over": written.carried_over,
+                "checkpoints": written.checkpoints,
                 "bytes": written.bytes,
             })
         };
@@ -197,7 +191,7 @@ impl Results {
                 "ready_ms": kill.ready_ms,
                 "plain_ready_ms": kill.plain_ready_ms,
                 "wal_bytes": kill.wal_bytes,
-                "lapsed": kill.lapsed,
+                "abandoned": kill.abandoned,
             })
         });
         json!({
@@ -207,9 +201,7 @@ impl Results {
             "seconds": self.extent.seconds,
             "lines": self.lines().iter().map(Line::json).collect::<Vec<_>>(),
             "sizes": self.sizes.iter().map(Pair::json).collect::<Vec<_>>(),
-            "expired": self.expired,
-            "reaped": self.reaped,
-            "reaping": self.reaping.iter().map(Pair::json).collect::<Vec<_>>(),
+            "reaping": self.reaping.json(),
             "kills": kills.collect::<Vec<_>>(),
             "one_caller": one_caller.collect::<Vec<_>>(),
             "cost": {
@@ -255,19 +247,18 @@ impl Written {
 mod tests {
     use super::*;
     use crate::figures::Sample;
+    use crate::reaping::tests::reaping;
 
     fn sample(rps: f64, p99_ms: f64) -> Sample {
         Sample { rps, p50_ms: 1.0, p99_ms, cpu_us: 1.0, requests: 1 }
     }
 
-    /// Three rounds on so many records, of which the larger store has `rps` to 100, p99 of 2 ms with the reaper to 1,
-    /// and all else is as it should be.
+    /// Three rounds on so many records, of which the larger store has `rps` to 100, and all else is as it should be.
     fn results(records: u64, rps: f64) -> Results {
-        let written =
-            |commits| Written { requests: 100, commits, transactions: 0, carried_over: 1, bytes: 1000 };
+        let written = |commits| Written { requests: 100, commits, checkpoints: 1, bytes: 1000 };
         let one =
             OneCaller { append_ms: 0.1, overwrite_ms: 0.08, plain_ms: 0.05, layer_ms: 0.3, hand_ms: 0.5 };
-        let kill = Kill { ready_ms: 20.0, plain_ready_ms: 5.0, wal_bytes: 4_000_000, lapsed: 64 };
+        let kill = Kill { ready_ms: 20.0, plain_ready_ms: 5.0, wal_bytes: 4_000_000, abandoned: 64 };
         Results {
             extent: Extent { records, rounds: 3, seconds: 1 },
             cost: Cost {
@@ -280,9 +271,7 @@ mod tests {
             one_caller: vec![one; 3],
             sizes: vec![Pair { without: sample(100.0, 1.0), with: sample(rps, 1.2) }; 3],
             kills: vec![kill; 3],
-            expired: 1_000_000,
-            reaping: vec![Pair { without: sample(100.0, 1.0), with: sample(90.0, 1.4) }; 3],
-            reaped: 300_000,
+            reaping: reaping(1.4, 0),
         }
     }
 
@@ -300,9 +289,16 @@ mod tests {
         assert_eq!(standing_of(&results(10_000_000, 60.0), "RPS"), Standing::ShortOfGoal);
         let good = results(10_000_000, 95.0);
         assert!(good.keeps_its_promises());
-        for what in
-            ["RPS", "to 10,000: p99", "reaped", "SIGKILL", "one caller at a time", "one caller", "replays"]
-        {
+        for what in [
+            "RPS",
+            "to 10,000: p99",
+            "reaped",
+            "left",
+            "SIGKILL",
+            "one caller at a time",
+            "a request, one caller",
+            "replays",
+        ] {
             assert_eq!(standing_of(&good, what), Standing::Reached, "{what}");
         }
     }
@@ -322,10 +318,12 @@ mod tests {
     }
 
     #[test]
-    fn a_reaper_that_was_done_too_soon_shows_nothing() {
-        let mut soon = results(1_000_000, 95.0);
-        soon.reaping.clear();
-        assert_eq!(standing_of(&soon, "reaped"), Standing::Shown);
-        assert!(soon.table().contains("not measured"), "{}", soon.table());
+    fn a_fresh_request_of_one_caller_costs_two_syncs_and_little_more() {
+        let mut slow = results(1_000_000, 95.0);
+        slow.one_caller.iter_mut().for_each(|one| one.layer_ms += 0.15);
+        assert_eq!(standing_of(&slow, "one caller at a time"), Standing::ShortOfPromise);
+        let mut three = results(1_000_000, 95.0);
+        three.cost.one.commits = 300;
+        assert_eq!(standing_of(&three, "a request, one caller"), Standing::ShortOfPromise);
     }
 }

@@ -8,10 +8,11 @@ use crate::database::Counts;
 use crate::figures::{Figures, Standing};
 use crate::growth::Extent;
 use crate::lines::{self, Bound, Line, Pair, grouped, medians, ratios, spread_words};
+use crate::reaping::Reaping;
 use crate::subjects::WAKE_ACROSS_MS_MAX;
 use crate::{chart, page};
 
-const ONE_CALLER: Bound = Bound::AtMost { floor: 1.1, goal: 1.1 };
+const ONE_CALLER: Bound = Bound::AtMost { floor: 1.25, goal: 1.1 };
 /// A fresh request has two commits and two round trips. Whatever else is counted meanwhile is no request's: what a node asks
 /// when it starts, and its workers.
 const TWO_EACH: Bound = Bound::AtMost { floor: 2.05, goal: 2.05 };
@@ -31,10 +32,7 @@ pub(crate) struct Results {
     /// On few records, and on many.
     pub(crate) sizes: Vec<Pair>,
     pub(crate) touched: Touched,
-    pub(crate) expired: u64,
-    /// Without the reaper, and with it.
-    pub(crate) reaping: Vec<Pair>,
-    pub(crate) reaped: u64,
+    pub(crate) reaping: Reaping,
     /// Without a long-running reader, and with one.
     pub(crate) reader: Vec<Pair>,
     pub(crate) aside: Aside,
@@ -48,7 +46,7 @@ pub(crate) struct Cost {
     pub(crate) replay: Counts,
 }
 
-/// WAL for a request on many records: when everything has just been carried over, and later.
+/// WAL for a request on many records: right after a checkpoint, and later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Touched {
     /// In between.
@@ -57,7 +55,7 @@ pub(crate) struct Touched {
     pub(crate) last_bytes: f64,
 }
 
-/// What finding the lapsed takes after a load, vacuumed, without and with a long-running reader.
+/// How long it takes to find what has lapsed after a load, vacuumed, without and with a long-running reader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Aside {
     pub(crate) requests: u64,
@@ -77,7 +75,7 @@ impl Results {
         lines.extend(self.two_nodes_line());
         lines.extend(lines::of_sizes(self.extent.records, &self.sizes));
         lines.push(self.touched_line());
-        lines.push(lines::of_reaping(self.expired, self.reaped, &self.reaping));
+        lines.extend(self.reaping.lines());
         lines.extend(self.reader_line());
         lines.extend(self.cost_lines());
         lines
@@ -93,7 +91,7 @@ impl Results {
                 spread_words(ratio, 2),
                 self.one_caller.len()
             ),
-            target: "≤ 1.1".to_owned(),
+            target: "1.25 → ≤ 1.1".to_owned(),
             standing: ONE_CALLER.standing(ratio.median),
         })
     }
@@ -144,7 +142,7 @@ impl Results {
         Line {
             what: format!("WAL bytes a request, {} records", grouped(self.extent.records)),
             measured: format!(
-                "{last_bytes:.0} ({first_bytes:.0} when the server has just carried everything over, {} requests before)",
+                "{last_bytes:.0} ({first_bytes:.0} right after a checkpoint, {} requests before)",
                 grouped(requests)
             ),
             target: String::new(),
@@ -197,9 +195,7 @@ impl Results {
         json["two_nodes"] = pairs(&self.two_nodes).into();
         json["storm_across"] = self.storm_across.clone();
         json["sizes"] = pairs(&self.sizes).into();
-        json["reaping"] = pairs(&self.reaping).into();
-        json["expired"] = self.expired.into();
-        json["reaped"] = self.reaped.into();
+        json["reaping"] = self.reaping.json();
         json["reader"] = pairs(&self.reader).into();
         json
     }
@@ -265,6 +261,7 @@ fn counts(counts: &Counts) -> Value {
 mod tests {
     use super::*;
     use crate::figures::Sample;
+    use crate::reaping::tests::reaping;
     use crate::subjects::POSTGRES;
 
     fn sample(rps: f64, p50_ms: f64) -> Sample {
@@ -296,9 +293,7 @@ mod tests {
             }),
             sizes: pairs(sample(95.0, 1.0)),
             touched: Touched { requests: 9, first_bytes: 7000.0, last_bytes: 2000.0 },
-            expired: 1_000_000,
-            reaping: pairs(sample(90.0, 1.2)),
-            reaped: 300_000,
+            reaping: reaping(1.2, 0),
             reader: pairs(sample(99.0, 1.0)),
             aside: Aside { requests: 9, sweep_without_ms: 0.1, sweep_with_ms: 3.0 },
         }
@@ -314,9 +309,12 @@ mod tests {
         assert!(good.keeps_its_promises(), "{}", good.table());
         assert_eq!(standing_of(&good, "storm"), Standing::Reached);
         assert_eq!(standing_of(&good, "reaped"), Standing::Reached);
-        assert_eq!(standing_of(&results(1.2, 2.0), "one caller at a time"), Standing::ShortOfPromise);
+        assert_eq!(standing_of(&good, "left"), Standing::Reached);
+        assert_eq!(standing_of(&results(1.2, 2.0), "one caller at a time"), Standing::ShortOfGoal);
+        assert_eq!(standing_of(&results(1.3, 2.0), "one caller at a time"), Standing::ShortOfPromise);
         assert_eq!(standing_of(&results(1.0, 3.0), "server, one caller"), Standing::ShortOfPromise);
-        assert!(!results(1.2, 2.0).keeps_its_promises());
+        assert!(results(1.2, 2.0).keeps_its_promises());
+        assert!(!results(1.3, 2.0).keeps_its_promises());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a token says.
+//! The claims of a token.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{LEEWAY, Refused};
 
-/// What is kept of a verified token: when it holds, and the claims that scopes name.
+/// What is kept of a verified token: its validity and the claims that scopes name.
 #[derive(Debug)]
 pub(in crate::caller) struct Claims {
     expires: f64,
@@ -40,14 +40,14 @@ impl Claims {
         }
     }
 
-    /// What the token says about the caller.
+    /// The value of a claim.
     pub(in crate::caller) fn value(&self, name: &str) -> Option<&str> {
         self.values.iter().find(|(known, _)| **known == *name).map(|(_, value)| value.as_str())
     }
 }
 
-/// Text stands as it is, a whole number in digits. Text that would read as a number stands in quotes, and text that begins
-/// with a quote too, so that the user `"1"` is never the user `1`.
+/// Text as it is, a whole number in digits. Text that reads as a number, or begins with a quote, is quoted, so that the user
+/// `"1"` is never the user `1`.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if text.is_empty() => None,
@@ -63,7 +63,7 @@ fn is_whole_number(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A JSON object in which no member comes twice: of two, one reader takes the first and another one the last.
+/// A JSON object without duplicate members: of two, some parsers take the first and some the last.
 pub(super) struct Object(BTreeMap<String, Value>);
 
 impl Object {
@@ -99,7 +99,7 @@ impl Object {
         if found { Ok(()) } else { Err(Refused::Audience) }
     }
 
-    /// Seconds since 1970, which RFC 7519 lets have a fraction.
+    /// Seconds since 1970, which may have a fraction (RFC 7519).
     fn time(&self, name: &str) -> Result<Option<f64>, Refused> {
         self.0.get(name).map(|value| value.as_f64().ok_or(Refused::Time)).transpose()
     }
@@ -163,7 +163,7 @@ mod tests {
         ] {
             assert_eq!(text(&value), None, "{value}");
         }
-        // Above 64 bits numbers are rounded: two callers would be one.
+        // Numbers above 64 bits are rounded: two callers would become one.
         let huge: Value = serde_json::from_str("18446744073709551616").expect("JSON");
         assert_eq!(text(&huge), None);
     }

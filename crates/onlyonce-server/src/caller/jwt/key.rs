@@ -21,7 +21,7 @@ pub(super) enum Key {
 }
 
 impl Key {
-    /// The keys in `secret`: one of text, or all of a PEM file. The error is what is wrong and what to do.
+    /// The keys in `secret`: one of text, or all of a PEM file. The error says what is wrong and how to fix it.
     pub(super) fn read(secret: &Secret, algorithms: &[Algorithm]) -> Result<Vec<Self>, String> {
         let keys =
             if is_pem(&secret.bytes) { public_keys(&secret.bytes)? } else { vec![shared(&secret.bytes)?] };
@@ -44,7 +44,7 @@ impl Key {
         }
     }
 
-    /// Whether this key made `signature`, by `algorithm` and no other.
+    /// Whether `signature` was made with this key and exactly this algorithm.
     pub(super) fn has_signed(&self, algorithm: Algorithm, signed: &[u8], signature: &[u8]) -> bool {
         algorithm == self.algorithm()
             && match self {
@@ -59,7 +59,7 @@ fn is_pem(bytes: &[u8]) -> bool {
     bytes.windows(BEGIN.len()).any(|window| window == BEGIN)
 }
 
-/// A secret of text. What is a public key in another guise is refused: everybody has it, so as a secret it would let
+/// A shared secret. A public key in another encoding is refused: it is known to everybody, so as a secret it would let
 /// everybody sign.
 fn shared(bytes: &[u8]) -> Result<Key, String> {
     if bytes.is_empty() {
@@ -79,7 +79,7 @@ fn shared(bytes: &[u8]) -> Result<Key, String> {
     Ok(Key::Hs256(hmac::Key::new(hmac::HMAC_SHA256, bytes)))
 }
 
-/// A JWK or a set of them, a line of ssh, or the DER of a public key or certificate in base64 without its frame.
+/// A JWK or a set of them, an ssh public key, or base64 DER of a public key or certificate without its PEM frame.
 fn looks_public(text: &str) -> bool {
     let joined: String = text.split_ascii_whitespace().collect();
     let der = STANDARD_NO_PAD.decode(joined.trim_end_matches('='));
@@ -102,7 +102,7 @@ fn public_keys(pem: &[u8]) -> Result<Vec<Key>, String> {
                     "has a private key, which only the issuer should have; give the public key".into()
                 );
             }
-            // What else such a file may hold, now or later, signs nothing.
+            // Other sections of such a file have no keys.
             SectionKind::Crl | SectionKind::Csr | SectionKind::EchConfigList | _ => {}
         }
     }
@@ -137,7 +137,7 @@ fn public_key(der: &[u8]) -> Result<Key, String> {
     Err("has a public key that is neither RSA (for RS256) nor on the curve P-256 (for ES256); use one of these".into())
 }
 
-/// A key that the verifier would refuse with every token is refused at start instead.
+/// A key that could never verify a token is refused at start.
 fn check_rsa(key: &[u8]) -> Result<(), String> {
     let modulus = SliceReader::new(key).and_then(|mut reader| {
         reader.sequence(|reader| {

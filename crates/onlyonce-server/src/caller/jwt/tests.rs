@@ -1,4 +1,4 @@
-//! Tokens of every algorithm, and every way in which one is not believed.
+//! Tokens of every algorithm, and every reason for refusing one.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -199,7 +199,7 @@ fn a_public_key_is_never_taken_for_a_secret() {
         let forged = Signer::Secret(public).token("HS256", &ann());
         assert_eq!(subject(&tokens, &forged), Err(Refused::Signature));
     }
-    // Nor does a key sign for an algorithm of another kind, though both are listed.
+    // Nor does a key verify an algorithm of another kind, though both are listed.
     assert_eq!(subject(&tokens, &hs256().token("RS256", &ann())), Err(Refused::Signature));
     assert_eq!(subject(&tokens, &Signer::Rsa(RSA_OLD).token("HS256", &ann())), Err(Refused::Signature));
 

@@ -1,4 +1,4 @@
-//! `onlyonce store backup`: a copy of one moment, while the store is in use.
+//! `onlyonce store backup`: a consistent copy of a store in use.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -28,7 +28,7 @@ pub(crate) async fn run(arguments: &Backup) -> Result<Ended> {
     Ok(Ended::Yes)
 }
 
-/// For a person who watches; nothing for anybody else.
+/// Prints progress to a terminal, and nothing otherwise.
 fn progress() -> impl FnMut(Progress) + Send + 'static {
     let is_watched = io::stderr().is_terminal();
     move |progress| {
@@ -37,7 +37,7 @@ fn progress() -> impl FnMut(Progress) + Send + 'static {
         }
         let percent = progress.pages_done * 100 / progress.pages;
         let end = if progress.pages_done == progress.pages { "\n" } else { "" };
-        // Whether it can be shown or not, the copy goes on.
+        // The copy continues even if progress cannot be printed.
         let _ = write!(io::stderr(), "\rcopied {percent} % of {} pages{end}", progress.pages);
     }
 }

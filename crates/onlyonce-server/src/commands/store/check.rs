@@ -1,4 +1,4 @@
-//! `onlyonce store check`: is everything that is stored still what was stored?
+//! `onlyonce store check`: checks a store's file for damage.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::cli::Check;
 pub(crate) async fn run(arguments: &Check) -> Result<Ended> {
     let health = match arguments.place.open()? {
         Ok(guest) => guest.check().await?,
-        // A part is missing: that is what was asked.
+        // The file is damaged: that is a result, not an error.
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             Health { records: 0, faults: vec![error.to_string()] }
         }

@@ -1,466 +1,369 @@
-//! The table itself, in the order of the reference.
+//! The table itself. An entry has the setting's name, its meaning, what it takes (`kind.rs`: this also reads the value and
+//! refuses one that is wrong in itself), and its default or an example. It stands where its field is filled, so that a field
+//! without an entry does not compile. What is wrong only together with other settings is found in `cross.rs`.
+//!
+//! To add a setting, add its field to the struct in `config.rs` and its entry here. In the reference it is where its entry is.
 
-use std::collections::BTreeMap;
+pub(in crate::config) mod policy;
 
-use super::Kind::*;
-use super::Shape::*;
-use super::Standing::{self, Refused, Unused, Used};
-use super::{Kind, Setting, TableOf};
-use crate::config::secret;
+use std::time::Duration;
+
+use onlyonce::store::sqlite::Expired;
+use onlyonce::worker::Background;
+use tracing_subscriber::filter::Targets;
+
+use super::kind::{
+    ADDRESS, CERTIFICATE, COUNT, Kind, List, PATTERN, POINTER, PRIVATE_KEY, SECRET, SECRETS, SERVICE, SPAN,
+    STORE, TEXT, URL, Words,
+};
+use super::{Shape, TableOf};
+use crate::config::policy::Draft;
+use crate::config::reader::Section;
+use crate::config::secret::Environment;
 use crate::config::tree::Node;
-use crate::config::value::{self, Read};
+use crate::config::value::{self, Read, wrong};
+use crate::config::{
+    AdminToken, Algorithm, Config, Jwt, Log, LogFormat, Protocol, Role, Route, Tls, Upstream,
+};
+use crate::{caller, store};
 
 /// Every table, in the order of the reference.
 pub(in crate::config) const TABLES: &[TableOf] = &[
-    TableOf { path: "", shape: One, meaning: "Where requests come in and go, and where records are kept." },
-    TableOf { path: "policy", shape: One, meaning: "What holds where no route says otherwise." },
-    TableOf { path: "policy.fingerprint", shape: One, meaning: "What counts as the same request." },
+    TableOf {
+        path: "",
+        shape: Shape::One,
+        meaning: "Where requests come in and go, and where records are kept.",
+    },
+    TableOf { path: "policy", shape: Shape::One, meaning: "What holds where no route says otherwise." },
+    TableOf { path: "policy.fingerprint", shape: Shape::One, meaning: "What counts as the same request." },
     TableOf {
         path: "route",
-        shape: List,
+        shape: Shape::List,
         meaning: "Requests with a policy or a service of their own. The first in the file that matches wins. Every setting of `[policy]` and `[policy.fingerprint]` may stand here too.",
     },
-    TableOf { path: "background", shape: One, meaning: "What goes on behind the requests." },
-    TableOf { path: "tls", shape: One, meaning: "TLS for clients. Without it they come in clear." },
+    TableOf { path: "background", shape: Shape::One, meaning: "What goes on behind the requests." },
+    TableOf { path: "tls", shape: Shape::One, meaning: "TLS for clients. Without it they come in clear." },
     TableOf {
         path: "jwt",
-        shape: One,
+        shape: Shape::One,
         meaning: r#"How tokens are verified, for `scope = ["jwt:CLAIM"]`. Expired ones are refused, with 60 s of leeway."#,
     },
     TableOf {
         path: "admin_token",
-        shape: List,
+        shape: Shape::List,
         meaning: "Who may use the admin port from elsewhere, with `Authorization: Bearer`.",
     },
     TableOf {
         path: "log",
-        shape: One,
+        shape: Shape::One,
         meaning: "What is logged, on stderr. Keys are shown as a short digest, secrets never.",
     },
-    TableOf { path: "limits", shape: One, meaning: "Limits by scope and in all." },
-    TableOf { path: "encryption", shape: One, meaning: "Encryption of what is stored." },
+    TableOf { path: "limits", shape: Shape::One, meaning: "Limits by scope and in all." },
+    TableOf { path: "encryption", shape: Shape::One, meaning: "Encryption of what is stored." },
     TableOf {
         path: "webhooks",
-        shape: Named,
+        shape: Shape::Named,
         meaning: "Who may tell what became of unknown records, by signed requests to the admin port.",
     },
-    TableOf { path: "destinations", shape: Named, meaning: "Where messages of the outbox are delivered." },
+    TableOf {
+        path: "destinations",
+        shape: Shape::Named,
+        meaning: "Where messages of the outbox are delivered.",
+    },
 ];
 
-/// Every setting, in the order of the reference.
-pub(in crate::config) const SETTINGS: &[Setting] = &[
-    // Outside any table.
-    holds(
-        "listen",
-        Address,
-        r#""127.0.0.1:8080""#,
-        "Where clients come in. Port 0 picks a free one. HTTP/1.1 and HTTP/2.",
-    ),
-    holds(
-        "admin",
-        Address,
-        r#""127.0.0.1:8081""#,
-        "Where operators come in. An address that is not loopback needs an `[[admin_token]]`.",
-    ),
-    open(
-        "upstream",
-        Service,
-        r#""http://127.0.0.1:3000""#,
-        "The service behind the gateway. Its path, where it has one, goes in front of the request's.",
-    ),
-    holds(
-        "upstream_protocol",
-        Words(&["auto", "http1", "http2"]),
-        r#""auto""#,
-        "Which HTTP is spoken to upstreams. `auto`: HTTP/1.1 in clear, what both sides offer over TLS. `http2` in clear is with prior knowledge.",
-    ),
-    open(
-        "upstream_ca",
-        File,
-        r#""/etc/onlyonce/upstream-ca.pem""#,
-        "Certificates in PEM that upstreams' certificates are checked against, instead of the system's.",
-    ),
-    holds(
+/// All settings. They may only be used if no fault was found.
+pub(in crate::config) fn config(top: &Section<'_>) -> Config {
+    let listen = top
+        .setting("listen", "Where clients come in. Port 0 picks a free one. HTTP/1.1 and HTTP/2.")
+        .with_default(&ADDRESS, r#""127.0.0.1:8080""#);
+    let admin = top
+        .setting(
+            "admin",
+            "Where operators come in. An address that is not loopback needs an `[[admin_token]]`.",
+        )
+        .with_default(&ADDRESS, r#""127.0.0.1:8081""#);
+    let upstream = upstream(top);
+    let draft = policy::laid_over(Draft::default(), &top.inner("policy"));
+    let config = Config {
+        listen,
+        admin,
+        upstream_ca: top
+            .setting("upstream_ca", "Certificates in PEM that upstreams' certificates are checked against, instead of the system's.")
+            .optional(&CERTIFICATE, r#""/etc/onlyonce/upstream-ca.pem""#),
+        store: store(top),
+        expired: top
+            .setting("expired", "What becomes of expired records: deleted, or kept in an archive out of replay's reach.")
+            .with_default(&Words(&[("delete", Expired::Delete), ("keep", Expired::Keep)]), r#""delete""#),
+        service: top
+            .setting("service", "Part of every scope: services that share a store do not share keys.")
+            .with_default(&TEXT, r#""""#)
+            .into(),
+        stop_after: top
+            .setting("stop_after", "How long a stop waits for what is under way before it is handed over as unknown or retryable, by its effects.")
+            .with_default(&SPAN, r#""25s""#),
+        trusted_from: top
+            .setting("trusted_from", "The proxies whose `trusted:` headers are believed.")
+            .with_default(
+                &List("addresses and networks", r#"["10.0.0.0/8"]"#, value::network),
+                r#"["127.0.0.0/8", "::1"]"#,
+            ),
+        routes: top.tables("route").iter().map(|section| route(section, &upstream, &draft)).collect(),
+        default: Route { name: "*".into(), pattern: None, upstream, policy: draft.finish() },
+        background: background(&top.inner("background")),
+        tls: tls(&top.inner("tls")),
+        jwt: jwt(&top.inner("jwt")),
+        admin_tokens: admin_tokens(top),
+        log: log(&top.inner("log")),
+    };
+    limits(&top.inner("limits"));
+    encryption(&top.inner("encryption"));
+    top.named_tables("webhooks").iter().for_each(webhook);
+    top.named_tables("destinations").iter().for_each(destination);
+    config
+}
+
+/// Where records are kept.
+pub(in crate::config) fn store(top: &Section<'_>) -> store::Url {
+    top.setting(
         "store",
-        Store,
-        r#""sqlite:onlyonce.db""#,
         "Where records are kept: `sqlite:PATH`, one file, or `memory:`, forgotten when the process ends.",
-    ),
-    holds(
-        "expired",
-        Words(&["delete", "keep"]),
-        r#""delete""#,
-        "What becomes of expired records: deleted, or kept in an archive out of replay's reach.",
-    ),
-    holds("service", Text, r#""""#, "Part of every scope: services that share a store do not share keys."),
-    holds(
-        "stop_after",
-        Span,
-        r#""25s""#,
-        "How long a stop waits for what is under way before it is handed over as unknown or retryable, by its effects.",
-    ),
-    holds(
-        "trusted_from",
-        Networks,
-        r#"["127.0.0.0/8", "::1"]"#,
-        "The proxies whose `trusted:` headers are believed.",
-    ),
-    // [policy]
-    holds(
-        "policy.mode",
-        Words(&["observe", "enforce"]),
-        r#""enforce""#,
-        "`observe`: every request goes upstream as if we were not there, and what would have been decided is counted. `enforce`: it happens.",
-    ),
-    holds(
-        "policy.dialect",
-        Words(&["ietf", "stripe", "conflict"]),
-        r#""ietf""#,
-        "The shape of refusals and markers, and a preset of settings: see [dialects](#dialects).",
-    ),
-    holds("policy.header", Header, r#""Idempotency-Key""#, "The header that carries the key."),
-    holds(
-        "policy.syntax",
-        Words(&["either", "sf-string", "bare"]),
-        r#""either""#,
-        r#"`either`: `"abc"` and `abc` name one key. `sf-string`: only in double quotes. `bare`: a quote is a character like any other."#,
-    ),
-    holds(
-        "policy.methods",
-        Methods,
-        r#"["POST", "PATCH", "PUT", "DELETE"]"#,
-        "The methods that are covered. Safe methods cannot be.",
-    ),
-    holds(
-        "policy.required",
-        Required,
-        "false",
-        "The methods that must carry a key: 400 without. `true`: POST and PATCH.",
-    ),
-    holds("policy.key_chars_min", Count, "1", "The fewest characters of a key. 16 keeps counters out."),
-    holds("policy.key_chars_max", Count, "255", "The most characters of a key."),
-    holds(
-        "policy.personal_data",
-        Words(&["allow", "warn", "refuse"]),
-        r#""warn""#,
-        "What becomes of a key that looks like an e-mail address, a phone or card number: nobody looks, a log line with a short digest, or 400.",
-    ),
-    holds(
-        "policy.scope",
-        Sources,
-        r#"["header:authorization"]"#,
-        "What tells callers apart. `header:NAME`: a credential, kept only as a digest. `trusted:NAME`: a header set by a proxy of `trusted_from`. `jwt:CLAIM`: a claim of a token that `[jwt]` verified. `certificate`: the client's, verified by `tls.client_ca`. `route`: one key on two routes is two operations.",
-    ),
-    holds(
-        "policy.anonymous",
-        Words(&["refuse", "shared"]),
-        r#""refuse""#,
-        "What becomes of a caller that cannot be told apart: 401, or one scope for all of them.",
-    ),
-    holds(
-        "policy.effects",
-        Words(&["local", "keyed", "queryable", "opaque"]),
-        r#""opaque""#,
-        "What the work touches. Decides what may be done when an attempt is lost: see [choosing effects](guide.md#choosing-effects).",
-    ),
-    holds(
-        "policy.downstream_retention",
-        Span,
-        r#""23h""#,
-        "Keyed work: how long downstream surely remembers the key, from its first use.",
-    ),
-    holds(
-        "policy.retention",
-        Span,
-        r#""24h""#,
-        "How long a finished record is kept, from the end of its attempt. At least `1s`. Replays do not prolong it.",
-    ),
-    holds(
-        "policy.on_expired",
-        Words(&["run", "gone"]),
-        r#""run""#,
-        "What a key is after that: a new request, or 410 while the record is still there.",
-    ),
-    holds(
-        "policy.lease",
-        Span,
-        r#""30s""#,
-        "How long an attempt is presumed alive. Renewed at half. At least `1s`.",
-    ),
-    holds(
-        "policy.deadline",
-        Span,
-        r#""5m""#,
-        "When an attempt ends, renewed or not; also how long the upstream may take. At least the lease.",
-    ),
-    holds(
-        "policy.horizon",
-        Span,
-        r#""30s""#,
-        "How long after the deadline an effect may still turn up downstream. Counts for verdicts, which a later release brings.",
-    ),
-    holds(
-        "policy.in_flight",
-        Words(&["refuse", "accept", "wait"]),
-        r#""refuse""#,
-        "Duplicates of what still runs: 409, 202 with the place to ask, or they wait. A client may always ask to wait with `Prefer: wait=N`.",
-    ),
-    holds("policy.wait_max", Span, r#""10s""#, "The longest wait."),
-    holds(
-        "policy.accept",
-        Words(&["never", "allowed", "always"]),
-        r#""never""#,
-        "Whether work is taken over and answered with 202 at once. Only `never` is in this release.",
-    ),
-    holds(
-        "policy.release",
-        Statuses,
-        "[401, 403, 425, 429]",
-        "Nothing was done: the answer is passed on and the key may be tried again. After 401 and 403 the record is kept for 5 minutes only.",
-    ),
-    holds(
-        "policy.unknown",
-        Statuses,
-        "[408, 502, 504]",
-        "Doubt: unknown, or retryable where running again is safe.",
-    ),
-    holds(
-        "policy.on_5xx",
-        Words(&["retry", "store", "unknown"]),
-        r#""retry""#,
-        "Any other 5xx: nothing was done, it is the answer, or doubt. Queryable work is in doubt under `retry` too.",
-    ),
-    holds(
-        "policy.store_down",
-        Words(&["refuse", "run"]),
-        r#""refuse""#,
-        "While the store cannot be reached: 503 and no work, or the work runs unprotected and its answer says so.",
-    ),
-    holds("policy.store_timeout", Span, r#""2s""#, "How long the store may take. At most half the lease."),
-    holds(
-        "policy.request_bytes_max",
-        Bytes,
-        r#""1MiB""#,
-        "The largest body of a keyed request: 413 above. It is held in memory.",
-    ),
-    holds(
-        "policy.response_bytes_max",
-        Bytes,
-        r#""1MiB""#,
-        "The largest answer that is kept, body and headers. Larger ones are passed on whole and not replayed.",
-    ),
-    holds(
-        "policy.not_replayed",
-        Headers,
-        r#"["date", "age", "set-cookie", "authorization", "authentication-info", "proxy-authentication-info", "www-authenticate", "retry-after", "ratelimit", "ratelimit-policy", "ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", "server-timing"]"#,
-        "Headers of the first answer that were true only then: a replay leaves them out. What is about one connection (`connection` and what it names, `keep-alive`, `te`, `trailer`, `transfer-encoding`, `upgrade` …) is never kept.",
-    ),
-    open(
-        "policy.request_time_header",
-        Header,
-        r#""X-Request-Time""#,
-        "The header that says when the client made the request.",
     )
-    .is(Refused),
-    open("policy.request_age_max", Span, r#""5m""#, "How old such a request may be.").is(Refused),
-    // [policy.fingerprint]
-    holds(
-        "policy.fingerprint.body",
-        Words(&["auto", "bytes"]),
-        r#""auto""#,
-        "`auto`: JSON, form and multipart bodies by what they say. `bytes`: always by their bytes.",
-    ),
-    holds(
-        "policy.fingerprint.ignore",
-        Pointers,
-        "[]",
-        "JSON Pointers to members that do not count, such as `/client_time`.",
-    ),
-    holds("policy.fingerprint.headers", Headers, r#"["if-match"]"#, "Headers that count."),
-    holds(
-        "policy.fingerprint.secrets",
-        Secrets,
-        "[]",
-        "With one, fingerprints are HMACs. The first signs, all verify.",
-    ),
-    // [[route]]
-    open(
-        "route.match",
-        Pattern,
-        r#""POST /payments/*""#,
-        "A method, or none for all, and a path: `*` is one segment, `**` at the end the rest. `/b/**` also matches `/b`.",
-    ),
-    open(
-        "route.upstream",
-        Service,
-        r#""http://127.0.0.1:3001""#,
-        "Where these requests go, instead of `upstream`.",
-    ),
-    open(
-        "route.upstream_protocol",
-        Words(&["auto", "http1", "http2"]),
-        r#""http2""#,
-        "Which HTTP is spoken there, instead of `upstream_protocol`.",
-    ),
-    open(
-        "route.probe",
-        Url,
-        r#""http://127.0.0.1:3001/probe""#,
-        "Where to ask whether queryable work happened.",
-    )
-    .is(Unused(url)),
-    // [background]
-    holds("background.sweep_every", Span, r#""5s""#, "How often lapsed leases are looked for."),
-    holds("background.reap_every", Span, r#""30s""#, "How often expired records are deleted."),
-    holds("background.reap_batch", Count, "200", "How many are deleted at once."),
-    holds("background.reconcile_first", Span, r#""1s""#, "When an unknown record is asked about first.")
-        .is(Unused(span)),
-    holds("background.reconcile_max", Span, r#""5m""#, "The longest pause between two questions.")
-        .is(Unused(span)),
-    holds(
-        "background.reconcile_tries_max",
-        Count,
-        "20",
-        "After how many questions a record is flagged as a dead letter.",
-    )
-    .is(Unused(count)),
-    holds("background.accepted_at_once", Count, "64", "How much accepted work runs at once.")
-        .is(Unused(count)),
-    // [tls]
-    open(
-        "tls.cert",
-        File,
-        r#""/etc/onlyonce/cert.pem""#,
-        "The certificate and those between it and a root, in PEM.",
-    ),
-    open("tls.key", File, r#""/etc/onlyonce/key.pem""#, "Its private key, in PEM."),
-    open(
-        "tls.client_ca",
-        File,
-        r#""/etc/onlyonce/client-ca.pem""#,
-        r#"Who issues clients' certificates, in PEM. With it a client may show one, for `scope = ["certificate"]`."#,
-    ),
-    // [jwt]
-    open(
-        "jwt.keys",
-        Secrets,
-        r#"["file:/etc/onlyonce/jwt.pem"]"#,
-        "What tokens are signed with, tried in order: HS256 secrets as text, RS256 and ES256 public keys in PEM.",
-    ),
-    open(
-        "jwt.algorithms",
-        WordList(&["HS256", "RS256", "ES256"]),
-        r#"["RS256"]"#,
-        "The algorithms that are accepted; those that the keys are for, where this is not set. A secret in text verifies HS256 only, a key in PEM never does.",
-    ),
-    open(
-        "jwt.issuer",
-        Text,
-        r#""https://login.example.com""#,
-        "What `iss` must be; any, where this is not set.",
-    ),
-    open("jwt.audience", Text, r#""payments""#, "What `aud` must contain; any, where this is not set."),
-    // [[admin_token]]
-    open("admin_token.token", Secret, r#""env:ADMIN_TOKEN""#, "The token."),
-    holds(
-        "admin_token.role",
-        Words(&["read", "operate"]),
-        r#""read""#,
-        "`read`: look. `operate`: look and change.",
-    ),
-    open("admin_token.name", Text, r#""on-call""#, "Whose it is, for logs and the audit."),
-    // [log]
-    holds("log.filter", Filter, r#""info""#, "A level, or levels by module: `info,onlyonce=debug`."),
-    holds("log.format", Words(&["text", "json"]), r#""text""#, "For people, or a JSON object a line."),
-    // [limits]
-    open("limits.keys_per_second", Count, "100", "New keys a second, of one scope.").is(Refused),
-    open("limits.keys_per_second_total", Count, "1000", "New keys a second, of all scopes.").is(Refused),
-    open("limits.keys_alive", Count, "100", "Records that are kept, of one scope.").is(Refused),
-    open("limits.keys_alive_total", Count, "1000", "Records that are kept, of all scopes.").is(Refused),
-    open("limits.lookups_per_second", Count, "100", "Requests a second with keys that exist, of one scope.")
-        .is(Refused),
-    open(
-        "limits.lookups_per_second_total",
-        Count,
-        "1000",
-        "Requests a second with keys that exist, of all scopes.",
-    )
-    .is(Refused),
-    open("limits.in_flight", Count, "100", "Keyed requests under way, of one scope.").is(Refused),
-    open("limits.in_flight_total", Count, "1000", "Keyed requests under way, of all scopes.").is(Refused),
-    // [encryption]
-    open(
-        "encryption.keys",
-        Secrets,
-        r#"["env:ENCRYPTION_KEY"]"#,
-        "Base64 of 32 bytes each. The first encrypts, all decrypt.",
-    )
-    .is(Refused),
-    // [webhooks.NAME]
-    open(
-        "webhooks.*.secrets",
-        Secrets,
-        r#"["env:WEBHOOK_SECRET"]"#,
-        "What its requests are signed with; all verify.",
-    )
-    .is(Unused(secrets)),
-    open("webhooks.*.token_pointer", Pointer, r#""/token""#, "Where its body has the token.")
-        .is(Unused(pointer)),
-    open("webhooks.*.scope_pointer", Pointer, r#""/scope""#, "Where its body has the scope.")
-        .is(Unused(pointer)),
-    open("webhooks.*.key_pointer", Pointer, r#""/key""#, "Where its body has the key.").is(Unused(pointer)),
-    open("webhooks.*.verdict_pointer", Pointer, r#""/verdict""#, "Where its body has the verdict.")
-        .is(Unused(pointer)),
-    // [destinations.NAME]
-    open("destinations.*.url", Url, r#""https://example.com/hook""#, "Where its messages are sent.")
-        .is(Unused(url)),
-    open(
-        "destinations.*.secrets",
-        Secrets,
-        r#"["env:DESTINATION_SECRET"]"#,
-        "What its messages are signed with; the first signs.",
-    )
-    .is(Unused(secrets)),
-    open("destinations.*.timeout", Span, r#""10s""#, "How long a delivery may take.").is(Unused(span)),
-    open("destinations.*.attempts_max", Count, "10", "After how many deliveries a message is a dead letter.")
-        .is(Unused(count)),
-];
-
-/// A setting with a default.
-const fn holds(path: &'static str, kind: Kind, default: &'static str, meaning: &'static str) -> Setting {
-    Setting { path, kind, default: Some(default), example: default, meaning, standing: Used }
+    .with_default(&STORE, r#""sqlite:onlyonce.db""#)
 }
 
-/// A setting without one.
-const fn open(path: &'static str, kind: Kind, example: &'static str, meaning: &'static str) -> Setting {
-    Setting { path, kind, default: None, example, meaning, standing: Used }
-}
+const PROTOCOL: Words<Protocol> =
+    Words(&[("auto", Protocol::Auto), ("http1", Protocol::Http1), ("http2", Protocol::Http2)]);
 
-impl Setting {
-    const fn is(mut self, standing: Standing) -> Self {
-        self.standing = standing;
-        self
+fn upstream(top: &Section<'_>) -> Upstream {
+    let uri = top
+        .setting(
+            "upstream",
+            "The service behind the gateway. Its path, where it has one, goes in front of the request's.",
+        )
+        .required(
+            &SERVICE,
+            r#""http://127.0.0.1:3000""#,
+            "names no service to stand in front of; give --upstream http://HOST:PORT, or set it in the file",
+        );
+    Upstream {
+        // Without one there is a fault, and the settings are not used.
+        uri: uri.unwrap_or_default(),
+        protocol: top
+            .setting("upstream_protocol", "Which HTTP is spoken to upstreams. `auto`: HTTP/1.1 in clear, what both sides offer over TLS. `http2` in clear is with prior knowledge.")
+            .with_default(&PROTOCOL, r#""auto""#),
     }
 }
 
-type Environment<'a> = BTreeMap<&'a str, &'a str>;
+const SETTLES_NOTHING: &str =
+    "has no effect yet: nothing settles unknown outcomes in this release, they stay unknown";
+const USES_NOTHING: &str = "has no effect yet: nothing in this release uses it";
 
-fn url(node: &Node, _: &Environment<'_>) -> Read<()> {
-    value::url(node).map(drop)
+/// `upstream` and `draft` are what holds where the route says nothing.
+fn route(section: &Section<'_>, upstream: &Upstream, draft: &Draft) -> Route {
+    let pattern = section
+        .setting("match", "A method, or none for all, and a path: `*` is one segment, `**` at the end the rest. `/b/**` also matches `/b`.")
+        .required(
+            &PATTERN,
+            r#""POST /payments/*""#,
+            "says which requests it is about; write it like \"POST /payments/*\"",
+        );
+    let uri = section
+        .setting("upstream", "Where these requests go, instead of `upstream`.")
+        .optional(&SERVICE, r#""http://127.0.0.1:3001""#);
+    let protocol = section
+        .setting("upstream_protocol", "Which HTTP is spoken there, instead of `upstream_protocol`.")
+        .optional(&PROTOCOL, r#""http2""#);
+    section
+        .setting("probe", "Where to ask whether queryable work happened.")
+        .unused(SETTLES_NOTHING)
+        .optional(&URL, r#""http://127.0.0.1:3001/probe""#);
+    Route {
+        name: section.route.clone().unwrap_or_default().into(),
+        pattern,
+        upstream: Upstream {
+            uri: uri.unwrap_or_else(|| upstream.uri.clone()),
+            protocol: protocol.unwrap_or(upstream.protocol),
+        },
+        policy: policy::laid_over(draft.clone(), &section.as_policy()).finish(),
+    }
 }
 
-fn span(node: &Node, _: &Environment<'_>) -> Read<()> {
-    value::span(node).map(drop)
+fn background(section: &Section<'_>) -> Background {
+    const EVERY: Kind<Duration> = Kind("span", above_zero);
+    let background = Background {
+        sweep_every: section
+            .setting("sweep_every", "How often lapsed leases are looked for.")
+            .with_default(&EVERY, r#""5s""#),
+        reap_every: section
+            .setting("reap_every", "How often expired records are deleted.")
+            .with_default(&EVERY, r#""30s""#),
+        reap_batch: section
+            .setting("reap_batch", "How many are deleted at once.")
+            .with_default(&Kind("number", batch), "200"),
+    };
+    let unused = |name, meaning| section.setting(name, meaning).unused(SETTLES_NOTHING);
+    unused("reconcile_first", "When an unknown record is asked about first.").with_default(&SPAN, r#""1s""#);
+    unused("reconcile_max", "The longest pause between two questions.").with_default(&SPAN, r#""5m""#);
+    unused("reconcile_tries_max", "After how many questions a record is flagged as a dead letter.")
+        .with_default(&COUNT, "20");
+    let unused = |name, meaning| section.setting(name, meaning).unused(USES_NOTHING);
+    unused("accepted_at_once", "How much accepted work runs at once.").with_default(&COUNT, "64");
+    background
 }
 
-fn count(node: &Node, _: &Environment<'_>) -> Read<()> {
-    value::count(node).map(drop)
+fn above_zero(node: &Node, _: &Environment<'_>) -> Read<Duration> {
+    let span = value::span(node)?;
+    if span.is_zero() { wrong(&node.value, "would never rest; set at least 1s") } else { Ok(span) }
 }
 
-fn pointer(node: &Node, _: &Environment<'_>) -> Read<()> {
-    value::parsed::<onlyonce::fingerprint::Pointer>(node).map(drop)
+fn batch(node: &Node, _: &Environment<'_>) -> Read<usize> {
+    let count = value::count(node)?;
+    match usize::try_from(count) {
+        Ok(batch @ 1..=100_000) => Ok(batch),
+        _ => wrong(count, "is not from 1 to 100000; 200 is a good size"),
+    }
 }
 
-fn secrets(node: &Node, environment: &Environment<'_>) -> Read<()> {
-    value::list(node, "[\"env:NAME\"]", |node| secret::read(node, environment)).map(drop)
+fn tls(section: &Section<'_>) -> Option<Tls> {
+    for (name, other) in [("cert", "key"), ("key", "cert")] {
+        if !section.is_empty() && !section.has(name) {
+            let remedy = if section.has(other) {
+                format!("is missing beside tls.{other}; set both")
+            } else {
+                "is missing; TLS needs tls.cert and tls.key".to_owned()
+            };
+            section.fault(name, None, remedy);
+        }
+    }
+    let cert = section
+        .setting("cert", "The certificate and those between it and a root, in PEM.")
+        .optional(&CERTIFICATE, r#""/etc/onlyonce/cert.pem""#);
+    let key = section
+        .setting("key", "Its private key, in PEM.")
+        .optional(&PRIVATE_KEY, r#""/etc/onlyonce/key.pem""#);
+    let client_ca = section
+        .setting("client_ca", r#"Who issues clients' certificates, in PEM. With it a client may show one, for `scope = ["certificate"]`."#)
+        .optional(&CERTIFICATE, r#""/etc/onlyonce/client-ca.pem""#);
+    Some(Tls { cert: cert?, key: key?, client_ca })
+}
+
+const ALGORITHM: [(&str, Algorithm); 3] =
+    [("HS256", Algorithm::Hs256), ("RS256", Algorithm::Rs256), ("ES256", Algorithm::Es256)];
+
+fn jwt(section: &Section<'_>) -> Option<Jwt> {
+    let keys = section
+        .setting("keys", "What tokens are signed with, tried in order: HS256 secrets as text, RS256 and ES256 public keys in PEM.")
+        .optional(&SECRETS, r#"["file:/etc/onlyonce/jwt.pem"]"#);
+    if !section.is_empty() && (!section.has("keys") || keys.as_ref().is_some_and(Vec::is_empty)) {
+        section.fault("keys", None, "has no key to verify tokens with; write keys = [\"file:PATH\"]");
+    }
+    let keys = keys.unwrap_or_default();
+    let algorithms = section
+        .setting("algorithms", "The algorithms that are accepted; those that the keys are for, where this is not set. A secret in text verifies HS256 only, a key in PEM never does.")
+        .optional(
+            &List("`HS256`, `RS256`, `ES256`", r#"["RS256"]"#, |node| value::word(node, &ALGORITHM)),
+            r#"["RS256"]"#,
+        );
+    let jwt = Jwt {
+        algorithms: algorithms.unwrap_or_else(|| caller::algorithms(&keys)),
+        keys,
+        issuer: section
+            .setting("issuer", "What `iss` must be; any, where this is not set.")
+            .optional(&TEXT, r#""https://login.example.com""#),
+        audience: section
+            .setting("audience", "What `aud` must contain; any, where this is not set.")
+            .optional(&TEXT, r#""payments""#),
+    };
+    (!section.is_empty()).then_some(jwt)
+}
+
+fn admin_tokens(top: &Section<'_>) -> Vec<AdminToken> {
+    let mut tokens: Vec<AdminToken> = Vec::new();
+    for section in top.tables("admin_token") {
+        let Some(token) = admin_token(&section) else { continue };
+        if let Some(other) = tokens.iter().find(|other| other.name == token.name) {
+            let remedy = format!("is the name of the token {} too; give each its own", other.token.source);
+            section.fault("name", token.name.clone(), remedy);
+        }
+        if tokens.iter().any(|other| other.token.bytes == token.token.bytes) {
+            let remedy = "is the same secret as another's: nobody could tell who came; make one for each";
+            section.fault("token", token.token.source.clone(), remedy);
+        }
+        tokens.push(token);
+    }
+    tokens
+}
+
+fn admin_token(section: &Section<'_>) -> Option<AdminToken> {
+    let token = section.setting("token", "The token.").required(
+        &SECRET,
+        r#""env:ADMIN_TOKEN""#,
+        "is missing; write token = \"env:NAME\" or \"file:PATH\"",
+    );
+    let role = section
+        .setting("role", "`read`: look. `operate`: look and change.")
+        .with_default(&Words(&[("read", Role::Read), ("operate", Role::Operate)]), r#""read""#);
+    let name =
+        section.setting("name", "Whose it is, for logs and the audit.").optional(&TEXT, r#""on-call""#);
+    Some(AdminToken { name: name.unwrap_or_else(|| section.path.clone()), token: token?, role })
+}
+
+fn log(section: &Section<'_>) -> Log {
+    Log {
+        filter: section
+            .setting("filter", "A level, or levels by module: `info,onlyonce=debug`.")
+            .with_default(&Kind("directives", filter), r#""info""#),
+        format: section
+            .setting("format", "For people, or a JSON object a line.")
+            .with_default(&Words(&[("text", LogFormat::Text), ("json", LogFormat::Json)]), r#""text""#),
+    }
+}
+
+fn filter(node: &Node, _: &Environment<'_>) -> Read<String> {
+    let text = value::text(node)?;
+    match text.parse::<Targets>() {
+        Ok(_) => Ok(text),
+        Err(_) => wrong(text, "is no filter; write a level, or levels by module, like info,onlyonce=debug"),
+    }
+}
+
+fn limits(section: &Section<'_>) {
+    let refused = |name, meaning| section.setting(name, meaning).refused();
+    refused("keys_per_second", "New keys a second, of one scope.").optional(&COUNT, "100");
+    refused("keys_per_second_total", "New keys a second, of all scopes.").optional(&COUNT, "1000");
+    refused("keys_alive", "Records that are kept, of one scope.").optional(&COUNT, "100");
+    refused("keys_alive_total", "Records that are kept, of all scopes.").optional(&COUNT, "1000");
+    refused("lookups_per_second", "Requests a second with keys that exist, of one scope.")
+        .optional(&COUNT, "100");
+    refused("lookups_per_second_total", "Requests a second with keys that exist, of all scopes.")
+        .optional(&COUNT, "1000");
+    refused("in_flight", "Keyed requests under way, of one scope.").optional(&COUNT, "100");
+    refused("in_flight_total", "Keyed requests under way, of all scopes.").optional(&COUNT, "1000");
+}
+
+fn encryption(section: &Section<'_>) {
+    section
+        .setting("keys", "Base64 of 32 bytes each. The first encrypts, all decrypt.")
+        .refused()
+        .optional(&SECRETS, r#"["env:ENCRYPTION_KEY"]"#);
+}
+
+fn webhook(section: &Section<'_>) {
+    let unused = |name, meaning| section.setting(name, meaning).unused(SETTLES_NOTHING);
+    unused("secrets", "What its requests are signed with; all verify.")
+        .optional(&SECRETS, r#"["env:WEBHOOK_SECRET"]"#);
+    unused("token_pointer", "Where its body has the token.").optional(&POINTER, r#""/token""#);
+    unused("scope_pointer", "Where its body has the scope.").optional(&POINTER, r#""/scope""#);
+    unused("key_pointer", "Where its body has the key.").optional(&POINTER, r#""/key""#);
+    unused("verdict_pointer", "Where its body has the verdict.").optional(&POINTER, r#""/verdict""#);
+}
+
+fn destination(section: &Section<'_>) {
+    let unused = |name, meaning| section.setting(name, meaning).unused(USES_NOTHING);
+    unused("url", "Where its messages are sent.").optional(&URL, r#""https://example.com/hook""#);
+    unused("secrets", "What its messages are signed with; the first signs.")
+        .optional(&SECRETS, r#"["env:DESTINATION_SECRET"]"#);
+    unused("timeout", "How long a delivery may take.").optional(&SPAN, r#""10s""#);
+    unused("attempts_max", "After how many deliveries a message is a dead letter.").optional(&COUNT, "10");
 }

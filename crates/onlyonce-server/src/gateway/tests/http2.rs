@@ -1,4 +1,4 @@
-//! Services that speak HTTP/2, frame by frame, and clients that do.
+//! HTTP/2 services, frame by frame, and HTTP/2 clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

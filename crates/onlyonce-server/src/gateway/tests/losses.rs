@@ -1,5 +1,5 @@
-//! Every way to lose a request or its answer on the way to a service that speaks HTTP/1.1: the right word for it, the
-//! right state, and never a second time.
+//! Every way to lose a request or its answer on the way to an HTTP/1.1 service: the right error, the right state, and never a
+//! second execution.
 
 use std::time::Duration;
 

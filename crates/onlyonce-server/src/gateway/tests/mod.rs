@@ -1,4 +1,4 @@
-//! The gateway over real sockets, before services that do what they are told, byte by byte.
+//! The gateway over real sockets, in front of scripted services.
 
 mod http2;
 mod losses;

@@ -1,4 +1,4 @@
-//! What passes as it comes: streams, events, other protocols.
+//! Streaming: bodies, events, upgraded protocols.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::world::{CREATED, SOON, World, post, unkeyed};
 const MORE_THAN_BUFFERS: usize = 256 * 1024 * 1024;
 static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
 
-/// Writes until nobody takes any more; how much went.
+/// Writes until the buffers are full; returns how much was written.
 async fn fill(tcp: &mut tokio::net::TcpStream) -> usize {
     let mut written = 0;
     while let Ok(piece) = timeout(Duration::from_millis(500), tcp.write(&PIECE)).await {

@@ -1,4 +1,4 @@
-//! What goes to a service, what does not, and what is said of it.
+//! Which requests reach a service, and with which headers.
 
 use http::Method;
 use onlyonce::Policy;

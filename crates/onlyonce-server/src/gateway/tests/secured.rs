@@ -1,4 +1,4 @@
-//! TLS on both sides, and who calls.
+//! TLS on both sides, and the caller's identity.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::service::Service;
 use super::world::{CREATED, World, config, loopback, post};
 use crate::config::{Network, Tls};
 
-/// Files that go with the test.
+/// Temporary files, removed on drop.
 struct Files(PathBuf);
 
 impl Files {
@@ -30,7 +30,7 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // What cannot be removed lies in the folder for such things.
+        // If it cannot be removed, it stays in the temporary folder.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! A service that does with each of its connections what a test says, and keeps what it saw.
+//! A scripted service that records the requests it saw.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Stops and reloads: nothing that is under way is lost.
+//! Stops and reloads: no request in flight is lost.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::service::{Connection, Service};
 use super::world::{CREATED, SOON, World, config, post, route, unkeyed, upstream};
 use crate::gateway::{Gateway, Place};
 
-/// A service that answers once it is let to.
+/// A service that answers when the test allows it.
 async fn held() -> (Service, Arc<Semaphore>) {
     let gate = Arc::new(Semaphore::new(0));
     let gates = gate.clone();

@@ -1,4 +1,4 @@
-//! Messages of HTTP/1.1, read and written by hand, so that nothing is mended on the way.
+//! HTTP/1.1 messages, read and written by hand, so that no library corrects them.
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,4 +1,4 @@
-//! Many threads serve, and clients notice nothing of it.
+//! Several serving threads: clients cannot tell.
 
 use super::service::Service;
 use super::world::{CREATED, World, post};

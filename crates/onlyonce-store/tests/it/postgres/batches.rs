@@ -1,4 +1,4 @@
-//! Writes that go together, and those that must go alone.
+//! Batched writes, and writes that must be sent alone.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};

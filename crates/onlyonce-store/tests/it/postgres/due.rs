@@ -1,4 +1,4 @@
-//! What is due, and what has expired, is found whatever happens at once.
+//! Due and expired records are found under concurrent changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

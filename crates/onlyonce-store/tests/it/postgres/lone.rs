@@ -1,4 +1,4 @@
-//! Writes that nothing goes along with: a plain statement, and one trip.
+//! Lone writes: a plain statement, and one round trip.
 
 use onlyonce_core::record::{Effects, Revision, Seen};
 use onlyonce_core::time::When;

@@ -1,4 +1,4 @@
-//! Looks that go together, and what is not looked at together with others.
+//! Batched reads, and reads that are sent alone.
 
 use std::sync::Arc;
 use std::time::Duration;

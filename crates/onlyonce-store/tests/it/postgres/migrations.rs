@@ -1,4 +1,4 @@
-//! A schema that is made, found, or not understood.
+//! Schemas that are created, found up to date, or refused.
 
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Error, ErrorKind, Store};

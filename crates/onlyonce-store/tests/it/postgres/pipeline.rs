@@ -1,4 +1,4 @@
-//! Two batches under way on one connection: the second is sent while the first is executed.
+//! Two batches in flight on one connection: the second is sent while the first is executed.
 
 use std::fs;
 use std::future::poll_fn;

@@ -1,4 +1,4 @@
-//! What cannot be opened is told with its remedy: never a hang, never the password.
+//! A store that cannot be opened is refused with a remedy: never a hang, never the password.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};

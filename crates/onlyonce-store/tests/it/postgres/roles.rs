@@ -1,4 +1,4 @@
-//! The grants that docs/engines.md lists are enough, and no more than enough.
+//! The grants in docs/engines.md are sufficient and necessary.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A server whose commits a standby confirms, and who takes over.
+//! A server with a synchronous standby that takes over.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

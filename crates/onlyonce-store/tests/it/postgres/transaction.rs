@@ -1,4 +1,4 @@
-//! A swap inside a transaction that somebody else began.
+//! A swap inside the caller's own transaction.
 
 use onlyonce_core::record::{Effects, Revision, Token};
 use onlyonce_core::time::When;

@@ -1,4 +1,4 @@
-//! A folder for one test, which goes with it.
+//! A temporary folder for one test, removed on drop.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

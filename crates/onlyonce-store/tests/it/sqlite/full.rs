@@ -1,4 +1,4 @@
-//! A disk that is really full. Mounting a small one takes root; where that cannot be had, these tests say so and fail.
+//! A disk that is really full. Mounting a small one needs root; without it these tests say so and fail.
 
 use std::fs;
 use std::path::PathBuf;

@@ -4,12 +4,24 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use onlyonce_core::record::Effects;
+use onlyonce_core::time::When;
 use onlyonce_store::Store;
 
 use super::folder::Folder;
-use super::world::{id, open, put};
+use super::world::{HOUR, completed, draft, id, insert, open, put};
 
 const FILE: &str = "ONLYONCE_TEST_KILL_FILE";
+/// Whether a write that is refused is told, and tried on with for a while.
+const REFUSED: &str = "ONLYONCE_TEST_KILL_REFUSED";
+/// At a number that this divides, a writer that is refused ends.
+const REFUSALS: u32 = 50;
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").unwrap();
+    out.flush().unwrap();
+}
 
 /// What the process does that is killed.
 #[test]
@@ -19,6 +31,7 @@ fn writes_until_it_is_killed() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
         let store = std::sync::Arc::new(open(file).await);
+        let is_refused_to_the_end = std::env::var(REFUSED).is_ok();
         store.reap(10).await.unwrap();
         let writers: Vec<_> = (0..16)
             .map(|writer| {
@@ -26,10 +39,17 @@ fn writes_until_it_is_killed() {
                 tokio::spawn(async move {
                     for number in 0.. {
                         let key = format!("{writer}-{number}");
-                        put(&*store, &key).await;
-                        let mut out = std::io::stdout().lock();
-                        writeln!(out, "wrote {key}").unwrap();
-                        out.flush().unwrap();
+                        let done = completed(When::AfterWrite(HOUR));
+                        match insert(&*store, draft(&key, Effects::Opaque, done), 1).await {
+                            Ok(_) => say(&format!("wrote {key}")),
+                            Err(error) if is_refused_to_the_end => {
+                                say(&format!("refused {error}"));
+                                if number % REFUSALS == 0 {
+                                    return;
+                                }
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
                     }
                 })
             })
@@ -60,12 +80,10 @@ async fn what_was_said_to_be_written_is_there_after_sigkill() {
 #[cfg(feature = "failpoints")]
 #[tokio::test]
 async fn what_was_said_to_be_written_is_there_after_dying_at_any_step() {
-    use onlyonce_core::record::Effects;
-    use onlyonce_core::time::When;
     use onlyonce_store::sqlite::FAILPOINTS;
     use std::os::unix::process::ExitStatusExt;
 
-    use super::world::{completed, draft, insert, running};
+    use super::world::running;
 
     const SIGKILL: i32 = 9;
     for step in FAILPOINTS {
@@ -95,8 +113,12 @@ pub(super) fn writer(file: &Path) -> Child {
 
 /// The keys that the process says it has written, until it is dead.
 pub(super) fn said(child: &mut Child) -> impl Iterator<Item = String> + use<> {
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    lines.filter_map(|line| line.split_once("wrote ").map(|(_, key)| key.to_owned()))
+    lines(child).filter_map(|line| line.split_once("wrote ").map(|(_, key)| key.to_owned()))
+}
+
+/// What the process says, line by line, until it is dead.
+pub(super) fn lines(child: &mut Child) -> impl Iterator<Item = String> + use<> {
+    BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok)
 }
 
 async fn is_kept(file: &Path, written: &[String]) {

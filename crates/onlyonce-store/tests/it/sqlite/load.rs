@@ -1,4 +1,4 @@
-//! Many at once: commits are shared, readers see what was promised, backups are whole.
+//! Concurrent use: commits are shared, readers see acknowledged writes, backups are consistent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

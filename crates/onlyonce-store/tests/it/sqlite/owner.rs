@@ -1,4 +1,4 @@
-//! One process has the file, and only its owner may read it.
+//! One process owns the file, and only its owner may read it.
 
 use std::fs;
 

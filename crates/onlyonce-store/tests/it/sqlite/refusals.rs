@@ -1,4 +1,4 @@
-//! What is not a store of ours is refused with advice, and left as it was.
+//! A file that is not a store is refused with a remedy, and left unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;

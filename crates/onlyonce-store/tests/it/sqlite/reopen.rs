@@ -1,4 +1,4 @@
-//! What one process leaves is what the next one finds.
+//! What one process stored, the next one finds.
 
 use std::fs;
 use std::time::Duration;
@@ -34,7 +34,10 @@ async fn what_was_stored_is_there_after_reopening() {
     assert_eq!((&found.record, found.revision), (&seen.record, seen.revision));
     assert_eq!(store.load(other).await.unwrap().unwrap().revision, Revision(u64::MAX));
     let dead = store.dead_letters(9).await.unwrap();
-    assert_eq!(dead.iter().map(|dead| (&*dead.key, &*dead.errors[0].error)).collect::<Vec<_>>(), [("m1", "gone")]);
+    assert_eq!(
+        dead.iter().map(|dead| (&*dead.key, &*dead.errors[0].error)).collect::<Vec<_>>(),
+        [("m1", "gone")]
+    );
     let kept = store.epoch().await.unwrap();
     assert_eq!((kept.epoch, kept.store), (epoch.epoch, epoch.store), "X04");
     assert!(store.settle("m2", token, Settled::Delivered { provider_id: None }).await.unwrap());

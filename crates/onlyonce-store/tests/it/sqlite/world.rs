@@ -1,4 +1,4 @@
-//! Short ways to make records and write them.
+//! Helpers to make records and write them.
 
 use std::path::Path;
 use std::sync::Arc;
