@@ -13,7 +13,7 @@
 //! assert_eq!(store.load(Id([7; 32])).await.unwrap(), None);
 //! // The file has one owner at a time.
 //! let error = Sqlite::open(&path, Options::default()).await.unwrap_err();
-//! assert!(error.to_string().contains("belongs to process"), "{error}");
+//! assert!(error.to_string().contains("belongs to this process already"), "{error}");
 //! # drop(store);
 //! # std::fs::remove_dir_all(&folder).unwrap();
 //! # });

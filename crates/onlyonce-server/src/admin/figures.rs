@@ -119,9 +119,14 @@ fn describe() {
     describe_counter!("onlyonce_store_errors_total", "Store calls that failed.");
     describe_gauge!("onlyonce_records", "Records in the store, by state; counted at most twice a minute.");
     describe_gauge!(
+        "onlyonce_clock_departure_seconds",
+        Unit::Seconds,
+        "How far the wall clock is ahead of the time that the embedded store counts; nothing lapses or expires by it."
+    );
+    describe_gauge!(
         "onlyonce_oldest_unknown_seconds",
         Unit::Seconds,
-        "How long ago the attempt began whose outcome has been unknown the longest; 0 where none is."
+        "For how long the outcome has been unknown that has been so the longest; 0 where none is."
     );
     describe_histogram!(
         "onlyonce_added_latency_seconds",

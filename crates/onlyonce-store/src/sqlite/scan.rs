@@ -27,9 +27,19 @@ pub(super) fn list(connection: &Connection, clock: &dyn Clock, query: &Query) ->
         Order::Due => due(connection, clock, query, Place::or_start(after))?,
         Order::UnknownSince => unknown(connection, clock, query, Place::or_start(after))?,
     };
-    let (records, next) = listing::page(found, query.limit);
-    let records = records.into_iter().map(|(id, seen)| Ok((id, seen?)));
-    Ok(Page { records: records.collect::<Result<_, Error>>()?, next })
+    let (found, next) = listing::page(found, query.limit);
+    let mut records = Vec::with_capacity(found.len());
+    for (id, seen) in found {
+        match seen {
+            Ok(seen) => records.push((id, seen)),
+            // A worker goes on with the rest; a person who lists everything is told.
+            Err(error) if query.order != Order::Any => {
+                tracing::warn!(record = %id, %error, "a record is left out of what workers look at");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Page { records, next })
 }
 
 /// Up to [`FEW`] of each state exactly: by the index by state, which is read without the records. Of more, about as many as

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use onlyonce_store::{ErrorKind, Store};
+use onlyonce_core::record::{Effects, StateSet};
+use onlyonce_core::time::When;
+use onlyonce_store::{ErrorKind, Query, Store};
 use rusqlite::Connection;
 
 use super::folder::Folder;
-use super::world::{id, open, put, try_open};
+use super::world::{completed, draft, id, insert, open, put, try_open};
 
 /// What is in a folder, byte by byte. Not what SQLite has beside a database while it is open and has nothing in it: its
 /// shared memory, and a WAL that is empty.
@@ -224,6 +226,24 @@ async fn a_record_that_cannot_be_read_is_an_error_and_the_others_are_served() {
     let health = store.check().await.unwrap();
     assert_eq!((health.records, health.faults.len()), (4, 1), "{health:?}");
     assert!(health.faults[0].contains(&id), "{health:?}");
+}
+
+/// M01: a damaged row keeps nobody else's from being swept.
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_left_out_of_what_workers_look_at() {
+    let folder = Folder::new();
+    let store = open(folder.file()).await;
+    for key in ["1", "2"] {
+        let expired = completed(When::WRITE);
+        insert(&store, draft(key, Effects::Opaque, expired), 1).await.unwrap();
+    }
+    let other = Connection::open(folder.file()).unwrap();
+    other.execute("UPDATE onlyonce_record SET effects = 'some' WHERE key = '1'", []).unwrap();
+    let due = store.scan(Query::due(StateSet::ALL, 9)).await.unwrap();
+    assert_eq!(due.records.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id("2")]);
+    assert_eq!(store.scan(Query::all(9)).await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(store.reap(9).await.unwrap(), 1, "and it is not reaped");
+    assert_eq!(store.load(id("1")).await.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 /// An empty file is what `touch` or a killed process leaves: it is ours to fill.
