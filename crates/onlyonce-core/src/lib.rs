@@ -13,6 +13,7 @@
 
 pub mod dialect;
 pub mod fingerprint;
+pub mod history;
 pub mod key;
 pub mod machine;
 pub mod outcome;

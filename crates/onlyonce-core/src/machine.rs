@@ -10,7 +10,8 @@
 //! 3. The late truth counts. An attempt that comes back after its lease lapsed, with no later attempt in between,
 //!    settles the record with what really happened.
 //! 4. [`sweep`]: what becomes of a record nobody came back for.
-//! 5. [`verdict`]: what reconciling found out. An unknown record runs again only after one.
+//! 5. [`verdict()`]: what reconciling found out. An unknown record runs again only after one. [`ask`], [`probe_failed`]: when
+//!    the reconciler asks, and asks again. [`time_line`], [`why`], [`actions`]: the same, for people.
 //! 6. [`claim`], [`commit_phase`], [`call`], [`forget`]: accepted work, phases, and the operator's eraser.
 //! 7. [`due`], [`expires`] and [`may_reap`]: when a record wants attention, and when it may be deleted. [`SWEPT`],
 //!    [`ABANDONED`] and [`EXPIRING`] say in which states to look for such records.
@@ -33,29 +34,37 @@
 //! | pending | completed with 408; where it relies on downstream's memory, retryable or unknown |
 //! | running, unknown | as before |
 
+mod verdict;
+mod view;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::{HeaderValue, header};
 
 use crate::fingerprint::Fingerprint;
+use crate::history::{Entry, History, What};
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::policy::{OnExpired, Policy};
 use crate::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Seen, Source, State, StateName,
+    Asking, Calling, Draft, Effects, Progress, Reason, Record, Response, Seen, Source, State, StateName,
     StateSet, Terms, Token, Verdict,
 };
 use crate::refusal::Refusal;
 use crate::scope::Scope;
 use crate::time::{Due, Timestamp, When};
 
+pub use self::verdict::{
+    About, Backoff, Force, Ignored, Ruled, Ruling, Statement, ask, probe_failed, stop_asking, verdict,
+};
+pub use self::view::{Action, ActionName, Facts, Refused, actions, facts, time_line, why};
+
 /// The shortest wait a client is told: a header in whole seconds cannot say less.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 /// What a client is told to wait where only a person can settle the record.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(60);
-/// How soon after a record became unknown the reconciler may first ask about it.
-const ASK_FIRST: Duration = Duration::from_secs(1);
 
 /// A keyed request, as [`decide`] needs it.
 pub struct Request<'a> {
@@ -137,12 +146,16 @@ pub fn decide(seen: Option<&Seen>, request: &Request<'_>) -> Decision {
         State::Pending { .. } => Decision::Refuse(in_progress(record, now)),
         State::Running { .. } if !has_lapsed(record, now) => Decision::Refuse(in_progress(record, now)),
         State::Running { .. } => match lost(record, now) {
+            // What is known to be done is not run again, also where downstream would deduplicate it.
+            Lost::Rerun if has_happened_evidence(record) => {
+                Decision::Settle(lose(seen, lapse_reason(record, now), Source::Sweeper))
+            }
             Lost::Rerun => Decision::Begin(again(record, request.token, request.admission)),
-            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason)),
+            Lost::Doubt(_) => Decision::Settle(lose(seen, lapse_reason(record, now), Source::Sweeper)),
         },
         State::Retryable { .. } => match rerun(record, now) {
             Lost::Rerun => Decision::Begin(again(record, request.token, request.admission)),
-            Lost::Doubt(reason) => Decision::Settle(unknown(record, reason)),
+            Lost::Doubt(reason) => Decision::Settle(unknown(seen, reason, Source::Sweeper)),
         },
         State::Unknown { .. } => Decision::Refuse(outcome_unknown(record, now)),
     }
@@ -193,6 +206,7 @@ fn reserve(request: &Request<'_>) -> Box<Draft> {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        history: History::default(),
         state,
     })
 }
@@ -205,6 +219,11 @@ fn again(record: &Record, token: Token, admission: Admission) -> Box<Draft> {
     draft.relies_on_memory |= was_lost_while_keyed(record);
     draft.evidence = None;
     draft.progress.calling = None;
+    // An acceptance that was never claimed is no attempt.
+    if !matches!(record.state, State::Pending { .. }) {
+        draft.history.push_token(record.token);
+        draft.history.push(Entry::new(record.began_at, record.attempt, What::Attempt, Source::Attempt));
+    }
     draft.state = match admission {
         Admission::Run => {
             draft.attempt = record.attempt.saturating_add(1);
@@ -266,12 +285,26 @@ pub fn finish(seen: Option<&Seen>, token: Token, outcome: &Outcome) -> Finish {
         (
             State::Running { .. } | State::Unknown { .. } | State::Retryable { .. },
             Outcome::Completed { response, keep_for },
-        ) => Finish::Write(complete(record, response.clone(), Source::Attempt, *keep_for)),
+        ) => Finish::Write(complete(seen, response.clone(), Source::Attempt, *keep_for)),
+        // Two statements that disagree: what happened cannot be undone, and must not be run again.
+        (State::Running { .. }, Outcome::DidNotRun { .. }) if has_happened_evidence(record) => {
+            let said = Entry::new(now, record.attempt, What::Retryable, Source::Attempt)
+                .with_detail("the attempt says that it did not run, and a webhook that it happened");
+            let mut draft = by_evidence(seen).expect("there is evidence that it happened");
+            draft.history.push(Entry { contradicts: true, ..said });
+            Finish::Write(draft)
+        }
         (
             State::Running { .. } | State::Unknown { .. } | State::Retryable { .. },
             Outcome::DidNotRun { retry_after, keep_for },
-        ) => Finish::Write(retryable(record, *retry_after, *keep_for)),
-        (State::Running { .. }, Outcome::Unknown(reason)) => Finish::Write(lose(record, *reason, now)),
+        ) => {
+            let mut draft = retryable(record, *retry_after, *keep_for);
+            draft.history.push(Entry::new(now, record.attempt, What::Retryable, Source::Attempt));
+            Finish::Write(draft)
+        }
+        (State::Running { .. }, Outcome::Unknown(reason)) => {
+            Finish::Write(lose(seen, *reason, Source::Attempt))
+        }
     }
 }
 
@@ -280,114 +313,22 @@ pub fn sweep(seen: &Seen) -> Option<Box<Draft>> {
     let (record, now) = (&*seen.record, seen.now);
     match &record.state {
         State::Running { .. } if has_lapsed(record, now) => {
-            Some(lose(record, lapse_reason(record, now), now))
+            Some(lose(seen, lapse_reason(record, now), Source::Sweeper))
         }
         State::Pending { expires_at } => match rerun(record, now) {
-            Lost::Doubt(reason) => Some(unknown(record, reason)),
+            Lost::Doubt(reason) => Some(unknown(seen, reason, Source::Sweeper)),
             Lost::Rerun if now < *expires_at => None,
             // An attempt before it may have reached downstream: a 408 would be a guess.
             Lost::Rerun if record.relies_on_memory => Some(retryable(record, None, None)),
-            Lost::Rerun => Some(complete(record, Some(given_up()), Source::Sweeper, None)),
+            Lost::Rerun => Some(complete(seen, Some(given_up()), Source::Sweeper, None)),
         },
         // Keyed work that may have run must not be sent again once downstream may have forgotten it.
         State::Retryable { .. } => match rerun(record, now) {
             Lost::Rerun => None,
-            Lost::Doubt(reason) => Some(unknown(record, reason)),
+            Lost::Doubt(reason) => Some(unknown(seen, reason, Source::Sweeper)),
         },
         State::Running { .. } | State::Completed { .. } | State::Unknown { .. } => None,
     }
-}
-
-/// How insistently the reconciler asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
-    /// The first pause.
-    pub first: Duration,
-    /// The longest pause.
-    pub max: Duration,
-    /// After so many questions the record is a dead letter.
-    pub tries_max: u32,
-}
-
-/// A verdict that is about to be applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ruling {
-    /// What was found.
-    pub verdict: Verdict,
-    /// By whom.
-    pub by: Source,
-    /// Whether a person insists.
-    pub force: Force,
-    /// A token nobody has used before: forced, it supersedes an attempt that still runs.
-    pub token: Token,
-    /// How insistently to ask again.
-    pub backoff: Backoff,
-}
-
-/// Whether a person insists: then neither a live lease nor an early hour stands in the way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Force {
-    /// The rules decide.
-    No,
-    /// The person decides.
-    Yes,
-}
-
-/// What becomes of a verdict.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ruled {
-    /// Write this.
-    Write(Box<Draft>),
-    /// The attempt still runs; only force goes past it.
-    StillRunning,
-    /// "Did not happen" cannot be believed before then.
-    TooEarly(Timestamp),
-    /// The record is settled already.
-    Settled,
-}
-
-/// What reconciling found out about a record.
-pub fn verdict(seen: &Seen, ruling: &Ruling) -> Ruled {
-    let (record, now) = (&*seen.record, seen.now);
-    match (&record.state, ruling.force) {
-        (State::Completed { .. } | State::Retryable { .. } | State::Pending { .. }, _) => Ruled::Settled,
-        (State::Running { .. }, Force::Yes) => {
-            let mut superseding = record.clone();
-            superseding.token = ruling.token;
-            rule(&superseding, ruling, now)
-        }
-        (State::Running { .. }, Force::No) if has_lapsed(record, now) => rule(record, ruling, now),
-        (State::Running { .. }, Force::No) => match ruling.by {
-            Source::Webhook => Ruled::Write(with_evidence(record, ruling)),
-            Source::Operator | Source::Probe | Source::Attempt | Source::Sweeper => Ruled::StillRunning,
-        },
-        (State::Unknown { .. }, _) => rule(record, ruling, now),
-    }
-}
-
-fn rule(record: &Record, ruling: &Ruling, now: Timestamp) -> Ruled {
-    let believed_at = record.deadline_at().plus(record.terms.horizon);
-    match &ruling.verdict {
-        Verdict::Happened(response) => Ruled::Write(happened(record, response.clone(), ruling.by)),
-        Verdict::DidNotHappen { never_will } => {
-            if *never_will || ruling.force == Force::Yes || now >= believed_at {
-                return Ruled::Write(did_not_happen(record));
-            }
-            match ruling.by {
-                Source::Operator => Ruled::TooEarly(believed_at),
-                Source::Probe | Source::Webhook | Source::Attempt | Source::Sweeper => {
-                    Ruled::Write(ask_at(record, When::At(believed_at), now))
-                }
-            }
-        }
-        Verdict::StillUnknown => Ruled::Write(ask_later(record, ruling.backoff, now)),
-    }
-}
-
-fn with_evidence(record: &Record, ruling: &Ruling) -> Box<Draft> {
-    let mut draft = record.draft();
-    draft.evidence = Some(Box::new(Evidence { verdict: ruling.verdict.clone(), by: ruling.by }));
-    draft
 }
 
 /// Accepted work begins its attempt; none where it is no longer pending, or may no longer run.
@@ -429,26 +370,55 @@ fn own_running(seen: &Seen, token: Token) -> Option<Box<Draft>> {
     is_ours.then(|| seen.record.draft())
 }
 
-/// Makes a record as if it had never been: it expires with this write and its key may be used anew. None while an
-/// attempt's lease lives, unless forced. Whoever held the record is superseded by `token`, which nobody has used.
-pub fn forget(seen: &Seen, token: Token, force: Force) -> Option<Box<Draft>> {
+/// What becomes of an order to forget a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Forget {
+    /// Write this.
+    Write(Box<Draft>),
+    /// An attempt's lease lives; only force goes past it.
+    StillRunning,
+    /// Nobody knows whether the work ran, and a retry would run it again; only force goes past it.
+    Unknown,
+    /// There is nothing: it has expired.
+    Absent,
+}
+
+/// Makes a record as if it had never been: it expires with this write and its key may be used anew. Whoever held the
+/// record is superseded by `token`, which nobody has used.
+pub fn forget(seen: &Seen, token: Token, force: Force) -> Forget {
     let record = &*seen.record;
-    let lives = matches!(record.state, State::Running { .. }) && !has_lapsed(record, seen.now);
-    if lives && force == Force::No {
-        return None;
+    if has_expired(record, seen.now) {
+        return Forget::Absent;
+    }
+    let refused = match (&record.state, force) {
+        (_, Force::Yes) => None,
+        (State::Running { .. }, Force::No) if !has_lapsed(record, seen.now) => Some(Forget::StillRunning),
+        (State::Running { .. }, Force::No) => match lost(record, seen.now) {
+            Lost::Doubt(_) => Some(Forget::Unknown),
+            Lost::Rerun => None,
+        },
+        (State::Unknown { .. }, Force::No) => Some(Forget::Unknown),
+        (State::Pending { .. } | State::Completed { .. } | State::Retryable { .. }, Force::No) => None,
+    };
+    if let Some(refused) = refused {
+        return refused;
     }
     let mut draft = record.draft();
     draft.token = token;
     draft.relies_on_memory = false;
     draft.evidence = None;
+    draft.progress = Progress::default();
+    draft.history = History::default();
     draft.state = State::Retryable { retry_after: None, expires_at: When::WRITE };
-    Some(draft)
+    Forget::Write(draft)
 }
 
 /// States in which a record waits for somebody who may never come back: all that [`sweep`] is ever about.
 pub const SWEPT: StateSet = StateSet::of(&[StateName::Running, StateName::Pending, StateName::Retryable]);
 /// The state in which an attempt's process may have died: all that [`abandon`] is ever about.
 pub const ABANDONED: StateSet = StateSet::of(&[StateName::Running]);
+/// The state in which the reconciler asks: all that [`ask`] is ever about.
+pub const ASKED: StateSet = StateSet::of(&[StateName::Unknown]);
 /// States in which a record may expire: all that [`may_reap`] ever allows.
 pub const EXPIRING: StateSet = StateSet::of(&[StateName::Completed, StateName::Retryable]);
 
@@ -613,27 +583,66 @@ fn reruns_for(terms: &Terms) -> Duration {
     terms.downstream_retention.saturating_sub(terms.deadline).saturating_sub(terms.horizon)
 }
 
-/// A running record whose attempt is gone or does not know: retryable or unknown, by its effects.
-fn lose(record: &Record, reason: Reason, now: Timestamp) -> Box<Draft> {
+/// A running record whose attempt is gone or does not know: completed, where it is known to have happened; otherwise
+/// retryable or unknown, by its effects. `by` is who found out.
+fn lose(seen: &Seen, reason: Reason, by: Source) -> Box<Draft> {
+    let (record, now) = (&*seen.record, seen.now);
+    if let Some(draft) = by_evidence(seen) {
+        return draft;
+    }
     match lost(record, now) {
         Lost::Rerun => {
             let mut draft = retryable(record, None, None);
             draft.relies_on_memory |= was_lost_while_keyed(record);
+            draft.history.push(doubt(seen, reason, by));
             draft
         }
-        Lost::Doubt(Reason::DownstreamForgot) => unknown(record, Reason::DownstreamForgot),
-        Lost::Doubt(_) => unknown(record, reason),
+        Lost::Doubt(Reason::DownstreamForgot) => unknown(seen, Reason::DownstreamForgot, by),
+        Lost::Doubt(_) => unknown(seen, reason, by),
     }
 }
 
+fn has_happened_evidence(record: &Record) -> bool {
+    record.evidence.as_ref().is_some_and(|evidence| matches!(evidence.verdict, Verdict::Happened(_)))
+}
+
+/// The record of an attempt that is known to have done its work, by what was heard while it ran.
+fn by_evidence(seen: &Seen) -> Option<Box<Draft>> {
+    let evidence = seen.record.evidence.as_ref()?;
+    match &evidence.verdict {
+        Verdict::Happened(response) => Some(happened(seen, response.clone(), evidence.by)),
+        Verdict::DidNotHappen { .. } | Verdict::StillUnknown => None,
+    }
+}
+
+/// How it is told that an attempt was lost.
+fn doubt(seen: &Seen, reason: Reason, by: Source) -> Entry {
+    let what = match reason {
+        Reason::Lapsed | Reason::Deadline => What::Lapsed,
+        Reason::Panicked
+        | Reason::ConnectionLost
+        | Reason::AnswerBroken
+        | Reason::Status(_)
+        | Reason::Said
+        | Reason::Stopped
+        | Reason::DownstreamForgot => What::Unknown,
+    };
+    Entry::new(seen.now, seen.record.attempt, what, by).with_detail(&reason.says())
+}
+
 fn complete(
-    record: &Record,
+    seen: &Seen,
     response: Option<Arc<Response>>,
     by: Source,
     keep_for: Option<Duration>,
 ) -> Box<Draft> {
+    let record = &*seen.record;
     let mut draft = record.draft();
     draft.evidence = None;
+    // Of an ordinary record, its own columns tell when and by whom it was completed.
+    if !record.history.is_empty() || by != Source::Attempt {
+        draft.history.push(Entry::new(seen.now, record.attempt, What::Completed, by));
+    }
     draft.state = State::Completed {
         response,
         by,
@@ -654,60 +663,46 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
 }
 
 /// Nobody knows; unless a verdict that came while the attempt ran already settles it.
-fn unknown(record: &Record, reason: Reason) -> Box<Draft> {
+fn unknown(seen: &Seen, reason: Reason, by: Source) -> Box<Draft> {
+    let record = &*seen.record;
+    if let Some(evidence) = &record.evidence {
+        match &evidence.verdict {
+            Verdict::Happened(response) => return happened(seen, response.clone(), evidence.by),
+            // It is about this attempt alone: not where an earlier one was lost too.
+            Verdict::DidNotHappen { never_will: true } if !record.relies_on_memory => {
+                return did_not_happen(seen, evidence.by);
+            }
+            // It came while the attempt lived: whatever the time now, the effect may have turned up since.
+            Verdict::DidNotHappen { .. } | Verdict::StillUnknown => {}
+        }
+    }
     let mut draft = record.draft();
+    draft.history.push(doubt(seen, reason, by));
     draft.state = State::Unknown {
         reason,
         since: When::WRITE,
-        asked: 0,
-        ask_at: Some(When::AfterWrite(ASK_FIRST)),
+        asking: Asking::default(),
+        ask_at: record.terms.reconcile_first.map(When::AfterWrite),
         dead_letter: false,
     };
-    let Some(evidence) = &record.evidence else { return draft };
-    match &evidence.verdict {
-        Verdict::Happened(response) => happened(record, response.clone(), evidence.by),
-        Verdict::DidNotHappen { never_will: true } => did_not_happen(record),
-        // It came while the attempt lived: whatever the time now, the effect may have turned up since.
-        Verdict::DidNotHappen { never_will: false } | Verdict::StillUnknown => draft,
-    }
+    draft
 }
 
 /// The whole work happened, or the foreign call of one phase: then the next attempt goes on behind that phase.
-fn happened(record: &Record, response: Option<Arc<Response>>, by: Source) -> Box<Draft> {
-    let Some(calling) = &record.progress.calling else { return complete(record, response, by, None) };
+fn happened(seen: &Seen, response: Option<Arc<Response>>, by: Source) -> Box<Draft> {
+    let record = &*seen.record;
+    let Some(calling) = &record.progress.calling else { return complete(seen, response, by, None) };
     let mut draft = retryable(record, None, None);
     draft.relies_on_memory = false;
+    draft.history.push(Entry::new(seen.now, record.attempt, What::Retryable, by));
     draft.progress = Progress { recovery_point: Some(calling.phase.clone()), calling: None, found: response };
     draft
 }
 
-fn did_not_happen(record: &Record) -> Box<Draft> {
-    let mut draft = retryable(record, None, None);
+fn did_not_happen(seen: &Seen, by: Source) -> Box<Draft> {
+    let mut draft = retryable(&seen.record, None, None);
     draft.relies_on_memory = false;
-    draft
-}
-
-fn ask_at(record: &Record, at: When, now: Timestamp) -> Box<Draft> {
-    let mut draft = match &record.state {
-        State::Unknown { .. } => record.draft(),
-        State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Retryable { .. } => {
-            lose(record, lapse_reason(record, now), now)
-        }
-    };
-    if let State::Unknown { ask_at, asked, .. } = &mut draft.state {
-        *ask_at = Some(at);
-        *asked = asked.saturating_add(1);
-    }
-    draft
-}
-
-fn ask_later(record: &Record, backoff: Backoff, now: Timestamp) -> Box<Draft> {
-    let mut draft = ask_at(record, When::WRITE, now);
-    if let State::Unknown { ask_at, asked, dead_letter, .. } = &mut draft.state {
-        *dead_letter |= *asked >= backoff.tries_max;
-        let pause = backoff.first.saturating_mul(1 << asked.saturating_sub(1).min(20)).min(backoff.max);
-        *ask_at = (!*dead_letter).then_some(When::AfterWrite(pause));
-    }
+    draft.history.push(Entry::new(seen.now, seen.record.attempt, What::Retryable, by));
     draft
 }
 
@@ -749,18 +744,23 @@ fn progress_pause(record: &Record, now: Timestamp) -> Duration {
 }
 
 fn outcome_unknown(record: &Record, now: Timestamp) -> Refusal {
-    let retry_after = match (&record.state, record.effects()) {
-        (State::Unknown { ask_at: Some(ask_at), .. }, Effects::Queryable) => {
-            ask_at.since(now).max(RETRY_AFTER_MIN)
-        }
-        _ => RETRY_AFTER_UNKNOWN,
+    let retry_after = match &record.state {
+        State::Unknown { ask_at: Some(ask_at), .. } => ask_at.since(now).max(RETRY_AFTER_MIN),
+        State::Unknown { ask_at: None, .. }
+        | State::Pending { .. }
+        | State::Running { .. }
+        | State::Completed { .. }
+        | State::Retryable { .. } => RETRY_AFTER_UNKNOWN,
     };
     Refusal::OutcomeUnknown { retry_after }
 }
 
 /// What accepted work that nobody ran in time is answered with.
 fn given_up() -> Arc<Response> {
-    Arc::new(Response { status: 408, headers: Vec::new(), body: Bytes::new() })
+    const NOT_RUN: &str = r#"{"type":"https://onlyonce.dev/problems/idempotency-not-run","title":"The request was not run","status":408,"detail":"It was accepted and not run in time; nothing was run. Send it again with a new key.","code":"idempotency_not_run","retryable":false}"#;
+    let content_type = HeaderValue::from_static("application/problem+json");
+    let headers = vec![(header::CONTENT_TYPE, content_type)];
+    Arc::new(Response { status: 408, headers, body: Bytes::from_static(NOT_RUN.as_bytes()) })
 }
 
 /// What becomes of a record whose attempt's process is known to be dead, whatever its lease says: an embedded store
@@ -768,7 +768,7 @@ fn given_up() -> Arc<Response> {
 pub fn abandon(seen: &Seen) -> Option<Box<Draft>> {
     let (record, now) = (&*seen.record, seen.now);
     match &record.state {
-        State::Running { .. } => Some(lose(record, lapse_reason(record, now), now)),
+        State::Running { .. } => Some(lose(seen, lapse_reason(record, now), Source::Sweeper)),
         State::Pending { .. } | State::Completed { .. } | State::Retryable { .. } | State::Unknown { .. } => {
             None
         }

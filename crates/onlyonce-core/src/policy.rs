@@ -60,6 +60,8 @@ pub struct Policy {
     pub deadline: Duration,
     /// How long after the deadline an effect may still turn up downstream.
     pub horizon: Duration,
+    /// How long after an outcome became unknown the route's probe is first asked; none where it has no probe.
+    pub reconcile_first: Option<Duration>,
     /// What happens to a duplicate of a request that still runs.
     pub in_flight: InFlight,
     /// The longest a duplicate waits.
@@ -165,6 +167,7 @@ impl Default for Policy {
             lease: Duration::from_secs(30),
             deadline: Duration::from_secs(5 * 60),
             horizon: Duration::from_secs(30),
+            reconcile_first: None,
             in_flight: InFlight::Refuse,
             wait_max: Duration::from_secs(10),
             release: vec![401, 403, 425, 429],
@@ -230,6 +233,7 @@ impl Policy {
             horizon: self.horizon,
             retention: self.retention,
             downstream_retention: self.downstream_retention,
+            reconcile_first: self.reconcile_first,
         }
     }
 

@@ -25,6 +25,7 @@ use http::{HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use crate::fingerprint::Fingerprint;
+use crate::history::History;
 use crate::key::Key;
 use crate::scope::Scope;
 use crate::time::{Due, Timestamp, When};
@@ -56,8 +57,10 @@ pub struct Record<T = Timestamp> {
     pub written_at: T,
     /// How far a handler made of phases has come.
     pub progress: Progress,
-    /// A verdict that came while the attempt still ran; it counts if the record becomes unknown.
+    /// A verdict that came while the attempt still ran; it counts if the attempt is lost.
     pub evidence: Option<Box<Evidence>>,
+    /// What happened to this use of the key that is out of the ordinary.
+    pub history: History,
     /// Where the record stands.
     pub state: State<T>,
 }
@@ -101,13 +104,24 @@ pub enum State<T = Timestamp> {
         reason: Reason,
         /// Since when.
         since: T,
-        /// How often the reconciler has asked.
-        asked: u32,
-        /// When it asks next; none once it has given up.
+        /// How the reconciler has fared so far.
+        asking: Asking,
+        /// When it asks next; none where there is no probe, or once it has given up.
         ask_at: Option<T>,
         /// Given up: a person decides. Later verdicts still apply.
         dead_letter: bool,
     },
+}
+
+/// How the reconciler has fared with an unknown record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asking {
+    /// How often the probe answered that it does not know.
+    pub answers: u32,
+    /// How often in a row the probe gave no usable answer.
+    pub failures: u32,
+    /// Since when it counts, where an operator had it begin anew; otherwise since the record became unknown.
+    pub anew_at: Option<Timestamp>,
 }
 
 /// What was promised to the attempts of a record, written down when its key was reserved.
@@ -125,6 +139,8 @@ pub struct Terms {
     pub retention: Duration,
     /// Keyed effects: how long downstream surely remembers the key.
     pub downstream_retention: Duration,
+    /// How long after the outcome became unknown the probe is first asked; none where there is no probe.
+    pub reconcile_first: Option<Duration>,
 }
 
 /// What the work touches, and so what may be done when nobody knows whether it ran.
@@ -216,6 +232,12 @@ pub struct Evidence {
     pub verdict: Verdict,
     /// By whom.
     pub by: Source,
+    /// When it came, by the store's clock.
+    pub at: Timestamp,
+    /// Which attempt ran then.
+    pub attempt: u32,
+    /// The webhook's name in the settings.
+    pub source: Option<Arc<str>>,
 }
 
 /// What reconciling found.
@@ -325,6 +347,24 @@ impl Reason {
         }
     }
 
+    /// The reason in words, for people.
+    pub fn says(self) -> String {
+        match self {
+            Self::Lapsed => "the node that ran it died, was paused, or was cut off from the store".to_owned(),
+            Self::Deadline => "it did not end before its deadline".to_owned(),
+            Self::Panicked => "the handler panicked".to_owned(),
+            Self::ConnectionLost => "the connection broke after the request was sent".to_owned(),
+            Self::AnswerBroken => "the service's answer broke off, or could not be read".to_owned(),
+            Self::Status(status) => format!("the service answered {status}, which leaves it open"),
+            Self::Said => "the service said that it does not know".to_owned(),
+            Self::Stopped => "the node was stopped before it had ended".to_owned(),
+            Self::DownstreamForgot => {
+                "it was lost, and downstream may no longer remember its key, so it cannot be sent again"
+                    .to_owned()
+            }
+        }
+    }
+
     /// The reason of that name.
     pub fn named(name: &str) -> Option<Self> {
         let plain = Self::PLAIN.into_iter().find(|reason| reason.name() == name);
@@ -367,6 +407,7 @@ impl Record {
             written_at: When::WRITE,
             progress: self.progress.clone(),
             evidence: self.evidence.clone(),
+            history: self.history.clone(),
             state: self.state.clone().map(When::At),
         })
     }
@@ -399,6 +440,7 @@ impl Draft {
             written_at: self.written_at.stamp(written_at),
             progress: self.progress,
             evidence: self.evidence,
+            history: self.history,
             state: self.state.map(|when| when.stamp(written_at)),
         }
     }
@@ -426,10 +468,10 @@ impl<T> State<T> {
             Self::Retryable { retry_after, expires_at } => {
                 State::Retryable { retry_after, expires_at: moment(expires_at) }
             }
-            Self::Unknown { reason, since, asked, ask_at, dead_letter } => State::Unknown {
+            Self::Unknown { reason, since, asking, ask_at, dead_letter } => State::Unknown {
                 reason,
                 since: moment(since),
-                asked,
+                asking,
                 ask_at: ask_at.map(moment),
                 dead_letter,
             },

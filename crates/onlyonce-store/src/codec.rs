@@ -3,8 +3,8 @@
 //! 1. The first byte is the version. Every released version can be read; the newest is written.
 //! 2. A rest has exactly one encoding: decoding and encoding again gives the same bytes.
 //! 3. What cannot be decoded to its last byte is [`ErrorKind::Corrupt`], never a guess, a panic or a large allocation.
-//! 4. It has no moments: one relative to the write is known only once the store has written, and so is a
-//!    column.
+//! 4. Its moments are absolute, in microseconds: one relative to the write is known only once the store has written, and so
+//!    is a column.
 //!
 //! # Version 1
 //!
@@ -15,13 +15,15 @@
 //! |---|---|
 //! | version | 1 |
 //! | fingerprint | version byte, 32 bytes, option of 32 bytes |
-//! | terms | as spans: lease, deadline, horizon, downstream retention |
+//! | terms | as spans: lease, deadline, horizon, downstream retention; option of span (first question) |
 //! | relies on memory | bool |
 //! | progress | option of (text, effects) for the phase that is calling, option of response for what was found |
-//! | evidence | option of (verdict, source) |
+//! | evidence | option of (verdict, source, moment, attempt, option of text) |
 //! | retryable | option of span (retry after) |
-//! | unknown | integer (how often it was asked about) |
+//! | unknown | integers (answers, failures), option of moment (asked anew) |
+//! | history | number of entries, the entries, integer (left out), number of tokens, 16 bytes each |
 //!
+//! An *entry* is a moment, attempt, what, source, option of said, bool (contradicts), options of text (who, source, detail).
 //! A *response* is its status, the number of headers, name and value of each as bytes, and the body as bytes.
 
 mod reader;
@@ -31,7 +33,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onlyonce_core::fingerprint::Fingerprint;
-use onlyonce_core::record::{Calling, Effects, Evidence, Response, Source, Verdict};
+use onlyonce_core::history::{Entry, History, Said, What};
+use onlyonce_core::record::{Asking, Calling, Effects, Evidence, Response, Source, Token, Verdict};
+use onlyonce_core::time::Timestamp;
 
 use self::reader::Reader;
 use self::writer::Writer;
@@ -48,14 +52,16 @@ pub(crate) struct Rest {
     pub(crate) deadline: Duration,
     pub(crate) horizon: Duration,
     pub(crate) downstream_retention: Duration,
+    pub(crate) reconcile_first: Option<Duration>,
     pub(crate) relies_on_memory: bool,
     pub(crate) calling: Option<Calling>,
     pub(crate) found: Option<Arc<Response>>,
     pub(crate) evidence: Option<Box<Evidence>>,
     /// Of a retryable record: the `Retry-After` for clients.
     pub(crate) retry_after: Option<Duration>,
-    /// Of an unknown record: how often the reconciler has asked.
-    pub(crate) asked: u32,
+    /// Of an unknown record: how the reconciler has fared.
+    pub(crate) asking: Asking,
+    pub(crate) history: History,
 }
 
 /// The blob of a rest.
@@ -65,6 +71,7 @@ pub(crate) fn encode(rest: &Rest) -> Vec<u8> {
     for span in [rest.lease, rest.deadline, rest.horizon, rest.downstream_retention] {
         out.span(span);
     }
+    out.option(rest.reconcile_first, Writer::span);
     out.flag(rest.relies_on_memory);
     out.option(rest.calling.as_ref(), |out, calling| {
         out.text(&calling.phase);
@@ -73,7 +80,10 @@ pub(crate) fn encode(rest: &Rest) -> Vec<u8> {
     out.option(rest.found.as_deref(), write_response);
     out.option(rest.evidence.as_deref(), write_evidence);
     out.option(rest.retry_after, Writer::span);
-    out.integer(rest.asked.into());
+    out.integer(rest.asking.answers.into());
+    out.integer(rest.asking.failures.into());
+    out.option(rest.asking.anew_at, write_moment);
+    write_history(&mut out, &rest.history);
     out.finish()
 }
 
@@ -110,6 +120,7 @@ fn read_v1(mut from: Reader<'_>) -> Result<Rest, Error> {
         deadline: from.span("deadline")?,
         horizon: from.span("horizon")?,
         downstream_retention: from.span("downstream_retention")?,
+        reconcile_first: from.option("reconcile_first", |from| from.span("reconcile_first"))?,
         relies_on_memory: from.flag("relies_on_memory")?,
         calling: from.option("calling phase", |from| {
             Ok(Calling { phase: from.shared_text("calling phase")?, effects: read_effects(from)? })
@@ -117,7 +128,13 @@ fn read_v1(mut from: Reader<'_>) -> Result<Rest, Error> {
         found: from.option("found response", read_response)?,
         evidence: from.option("evidence", read_evidence)?,
         retry_after: from.option("retry_after", |from| from.span("retry_after"))?,
-        asked: from.integer("asked")?,
+        asking: Asking {
+            answers: from.integer("number of answers")?,
+            failures: from.integer("number of failures")?,
+            anew_at: from
+                .option("moment it was asked anew", |from| read_moment(from, "moment it was asked anew"))?,
+        },
+        history: read_history(from)?,
     };
     from.end()?;
     Ok(rest)
@@ -211,6 +228,9 @@ fn write_evidence(out: &mut Writer, evidence: &Evidence) {
         Verdict::StillUnknown => out.byte(2),
     }
     write_source(out, evidence.by);
+    write_moment(out, evidence.at);
+    out.integer(evidence.attempt.into());
+    out.option(evidence.source.as_deref(), Writer::text);
 }
 
 fn read_evidence(from: &mut Reader<'_>) -> Result<Box<Evidence>, Error> {
@@ -220,7 +240,81 @@ fn read_evidence(from: &mut Reader<'_>) -> Result<Box<Evidence>, Error> {
         2 => Verdict::StillUnknown,
         tag => return Err(reader::unknown_tag("verdict", tag)),
     };
-    Ok(Box::new(Evidence { verdict, by: read_source(from)? }))
+    Ok(Box::new(Evidence {
+        verdict,
+        by: read_source(from)?,
+        at: read_moment(from, "evidence's moment")?,
+        attempt: from.integer("evidence's attempt")?,
+        source: from.option("evidence's source", |from| from.shared_text("evidence's source"))?,
+    }))
+}
+
+fn write_moment(out: &mut Writer, moment: Timestamp) {
+    out.array(&moment.as_micros().to_be_bytes());
+}
+
+fn read_moment(from: &mut Reader<'_>, what: &str) -> Result<Timestamp, Error> {
+    from.array(what).map(i64::from_be_bytes).map(Timestamp::from_micros)
+}
+
+fn write_history(out: &mut Writer, history: &History) {
+    out.integer(history.entries.len() as u64);
+    history.entries.iter().for_each(|entry| write_entry(out, entry));
+    out.integer(history.left_out.into());
+    out.integer(history.tokens.len() as u64);
+    history.tokens.iter().for_each(|token| out.array(&token.0));
+}
+
+fn read_history(from: &mut Reader<'_>) -> Result<History, Error> {
+    let mut history = History::default();
+    // Nothing is preallocated: the numbers are untrusted.
+    for _ in 0..from.integer::<u64>("number of entries")? {
+        history.entries.push(read_entry(from)?);
+    }
+    history.left_out = from.integer("number of entries left out")?;
+    for _ in 0..from.integer::<u64>("number of tokens")? {
+        history.tokens.push(Token(from.array("token of an earlier attempt")?));
+    }
+    Ok(history)
+}
+
+fn write_entry(out: &mut Writer, entry: &Entry) {
+    write_moment(out, entry.at);
+    out.integer(entry.attempt.into());
+    out.byte(number(What::ALL, entry.what));
+    write_source(out, entry.by);
+    out.option(entry.said, |out, said| out.byte(number(Said::ALL, said)));
+    out.flag(entry.contradicts);
+    for text in [&entry.who, &entry.source, &entry.detail] {
+        out.option(text.as_deref(), Writer::text);
+    }
+}
+
+fn read_entry(from: &mut Reader<'_>) -> Result<Entry, Error> {
+    let text = |from: &mut Reader<'_>, what| from.option(what, |from| from.shared_text(what));
+    Ok(Entry {
+        at: read_moment(from, "entry's moment")?,
+        attempt: from.integer("entry's attempt")?,
+        what: numbered(What::ALL, from.byte("entry's kind")?, "entry's kind")?,
+        by: read_source(from)?,
+        said: from.option("entry's statement", |from| {
+            numbered(Said::ALL, from.byte("entry's statement")?, "entry's statement")
+        })?,
+        contradicts: from.flag("entry's contradiction")?,
+        who: text(from, "entry's operator")?,
+        source: text(from, "entry's webhook")?,
+        detail: text(from, "entry's detail")?,
+    })
+}
+
+/// A word by its place in the list of its kind: words are only ever added at the end.
+fn number<T: PartialEq>(all: &[T], word: T) -> u8 {
+    let place = all.iter().position(|other| *other == word);
+    place.and_then(|place| u8::try_from(place).ok()).expect("every word is in the list of its kind")
+}
+
+fn numbered<T: Copy>(all: &[T], number: u8, what: &str) -> Result<T, Error> {
+    all.get(usize::from(number)).copied().ok_or_else(|| reader::unknown_tag(what, number))
 }
 
 #[cfg(test)]

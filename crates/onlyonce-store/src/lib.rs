@@ -18,6 +18,7 @@
 //! Every SQL engine keeps a record as a row of the same columns (`sql.rs`), so that people can read it and other
 //! programs can change it: with a new revision and a stamp that is not earlier. Every node sees that at its next look.
 
+pub mod audit;
 #[cfg(any(feature = "postgres", test))]
 mod batch;
 pub mod clock;
@@ -45,8 +46,9 @@ pub mod sqlite;
 use std::fmt;
 
 use async_trait::async_trait;
+pub use audit::Audit;
 pub use error::{Error, ErrorKind};
-pub use listing::{Cursor, Order, Page, Query};
+pub use listing::{Cursor, Order, Page, Query, Search};
 use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, StateName};
 use onlyonce_core::time::Timestamp;
 pub use outbox::Outbox;
@@ -96,8 +98,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// What this engine promises where engines differ.
     fn promises(&self) -> Promises;
 
+    /// Deletes up to `limit` records of a scope that have expired, and what was kept of its earlier ones, and says how many
+    /// it did. Unlike [`Store::reap`] it archives nothing. Once none is left, it takes the keys and labels out of the
+    /// scope's audit entries.
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error>;
+
     /// The messages stored with records, where this engine keeps any.
     fn outbox(&self) -> Option<&dyn Outbox>;
+
+    /// The log of what operators changed.
+    fn audit(&self) -> &dyn Audit;
 
     /// The largest record that can be stored, where there is a limit.
     fn record_bytes_max(&self) -> Option<usize> {
@@ -131,6 +141,13 @@ impl Change {
         self.with.messages = messages;
         self
     }
+
+    /// The same, with this entry of the audit log.
+    #[must_use]
+    pub fn with_audit(mut self, entry: Option<audit::Entry>) -> Self {
+        self.with.audit = entry;
+        self
+    }
 }
 
 /// What is stored with a record in one commit: both are there, or neither.
@@ -139,12 +156,14 @@ impl Change {
 pub struct Attached {
     /// Messages for the outbox.
     pub messages: Vec<outbox::Message>,
+    /// The entry of the audit log, where an operator made this change.
+    pub audit: Option<audit::Entry>,
 }
 
 impl Attached {
     /// Whether the record is written alone.
     pub fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+        self.messages.is_empty() && self.audit.is_none()
     }
 }
 

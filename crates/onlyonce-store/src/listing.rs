@@ -1,5 +1,6 @@
 //! Listings: which records, in which order, and where a page ended.
 
+use onlyonce_core::machine;
 use onlyonce_core::record::{Id, Record, Seen, StateSet};
 use onlyonce_core::time::Timestamp;
 use std::sync::Arc;
@@ -15,6 +16,10 @@ pub struct Query {
     pub scope: Option<[u8; 32]>,
     /// Only those of this route.
     pub route: Option<Arc<str>>,
+    /// Only those the reconciler has given up on.
+    pub dead_letter: bool,
+    /// Only those that fit what somebody has in hand.
+    pub search: Option<Search>,
     /// Which of them, and in which order.
     pub order: Order,
     /// Only what comes after this cursor of an earlier page of the same listing.
@@ -26,7 +31,16 @@ pub struct Query {
 impl Query {
     /// Every record, in an order of the engine's own.
     pub fn all(limit: usize) -> Self {
-        Self { states: StateSet::ALL, scope: None, route: None, order: Order::Any, after: None, limit }
+        Self {
+            states: StateSet::ALL,
+            scope: None,
+            route: None,
+            dead_letter: false,
+            search: None,
+            order: Order::Any,
+            after: None,
+            limit,
+        }
     }
 
     /// What is due in these states, in the order it fell due.
@@ -44,11 +58,64 @@ impl Query {
         self.states.contains(record.state.name())
             && self.scope.is_none_or(|scope| *record.scope.digest() == scope)
             && self.route.as_ref().is_none_or(|route| record.route.as_ref() == Some(route))
+            && (!self.dead_letter || machine::facts(record).dead_letter)
+            && self.search.as_ref().is_none_or(|search| search.fits(record))
     }
 
     /// A page and one record more, which only says that there is another page.
     pub(crate) fn one_more(&self) -> usize {
         self.limit.saturating_add(1)
+    }
+}
+
+/// What somebody has in hand who looks for a record: a key or the beginning of one, a label, a scope or a record's id in hex
+/// or the beginning of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Search {
+    text: Arc<str>,
+}
+
+impl Search {
+    /// From so many characters on the beginning of a key is looked for; a shorter text is a whole key or label.
+    pub const KEY_CHARS_MIN: usize = 3;
+    /// From so many hex digits on the beginning of a scope or an id is looked for.
+    pub const HEX_DIGITS_MIN: usize = 8;
+
+    /// A search for this text.
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self { text: text.into() }
+    }
+
+    /// What a key may begin with; none where only a whole key is looked for.
+    pub fn key_prefix(&self) -> Option<&str> {
+        (self.text.chars().count() >= Self::KEY_CHARS_MIN).then_some(&*self.text)
+    }
+
+    /// What a scope or an id may begin with, in lower-case hex; none where the text is none.
+    pub fn hex_prefix(&self) -> Option<String> {
+        let is_hex = self.text.len() <= 64 && self.text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (is_hex && self.text.len() >= Self::HEX_DIGITS_MIN).then(|| self.text.to_ascii_lowercase())
+    }
+
+    /// The text itself: a whole key or label.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a record fits.
+    pub fn fits(&self, record: &Record) -> bool {
+        let key = record.key.as_str();
+        self.is_exact(record)
+            || self.key_prefix().is_some_and(|prefix| key.starts_with(prefix))
+            || self.hex_prefix().is_some_and(|prefix| {
+                record.scope.to_string().starts_with(&prefix)
+                    || Id::of(&record.scope, &record.key).to_string().starts_with(&prefix)
+            })
+    }
+
+    /// Whether a record fits as a whole: such records are shown first.
+    pub fn is_exact(&self, record: &Record) -> bool {
+        record.key.as_str() == &*self.text || record.scope.label() == Some(&*self.text)
     }
 }
 

@@ -8,10 +8,10 @@
 //! 2. A row is the record itself behind an `Arc`: nothing is encoded, and a read copies one pointer.
 //! 3. Each shard has an index by due time ([`Order::Due`] and `reap` read nothing else). Writes update it in batches, at
 //!    the latest before it is read.
-//! 4. Messages are stored under the same lock as their record: both are there, or neither.
+//! 4. Messages and audit entries are stored under the same lock as their record: both are there, or neither.
 //!
-//! **Lock order**: a shard, then the outbox. Nothing locks two shards at once, and nothing locks a shard while it holds the
-//! outbox. The clock is read under the lock that guards what is stamped, so the stamps of a row never go backwards.
+//! **Lock order**: a shard, then the outbox or the audit log. Nothing locks two shards at once, and nothing locks a shard
+//! while it holds one of those. The clock is read under the lock that guards what is stamped, so the stamps of a row never go backwards.
 //!
 //! A listing is not a snapshot: it reads shard after shard, and may or may not show what changes meanwhile.
 //!
@@ -31,6 +31,7 @@
 //! # });
 //! ```
 
+mod audit;
 mod due;
 mod outbox;
 
@@ -55,7 +56,7 @@ use crate::hash::ById;
 use crate::listing::{self, Place};
 use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
 use crate::promises::{self, Expiry, Listing, Promises, Survives};
-use crate::{Change, Count, Epoch, EpochSeen, Error, Order, Page, Query, Store, Swapped};
+use crate::{Audit, Change, Count, Epoch, EpochSeen, Error, Order, Page, Query, Store, Swapped};
 
 /// A power of two: a shard is chosen by the first bits of an id. With 256, the due index was seldom in the CPU cache.
 const SHARDS: usize = 64;
@@ -65,6 +66,7 @@ pub struct Memory {
     clock: Box<dyn Clock>,
     shards: [Mutex<Shard>; SHARDS],
     messages: Mutex<Messages>,
+    log: Mutex<audit::Log>,
     epoch: Mutex<Epoch>,
     name: [u8; 16],
 }
@@ -100,6 +102,7 @@ impl Memory {
             clock: Box::new(clock),
             shards: array::from_fn(|_| Mutex::default()),
             messages: Mutex::default(),
+            log: Mutex::default(),
             epoch: Mutex::default(),
             name: random_name(),
         }
@@ -123,8 +126,11 @@ impl Memory {
             return (Swapped::Lost(current.map(|row| row.seen(now))), None);
         }
         let position = current.map_or(Position::NONE, |row| row.position);
-        if !change.with.is_empty() {
+        if !change.with.messages.is_empty() {
             lock(&self.messages).store(change.with.messages, now);
+        }
+        if let Some(entry) = change.with.audit {
+            lock(&self.log).write(entry, now);
         }
         let mut row = Row::new(*change.next, change.revision, now, position);
         due.note(id, &mut row);
@@ -214,6 +220,17 @@ impl Shard {
         expired.into_iter().filter_map(|entry| self.remove(entry)).collect()
     }
 
+    /// Removes up to `limit` rows of a scope that may be deleted, each judged as it is now.
+    fn erase(&mut self, scope: [u8; 32], limit: usize, now: Timestamp) -> Vec<Row> {
+        let Self { rows, due } = self;
+        due.arrange(rows);
+        let expired = rows
+            .iter()
+            .filter(|(_, row)| *row.record.scope.digest() == scope && machine::may_reap(&row.record, now));
+        let entries: Vec<_> = expired.take(limit).filter_map(|(id, row)| Some((row.due_at?, *id))).collect();
+        entries.into_iter().filter_map(|entry| self.remove(entry)).collect()
+    }
+
     fn remove(&mut self, entry: (Timestamp, Id)) -> Option<Row> {
         self.due.remove(&entry);
         self.rows.remove(&entry.1)
@@ -276,6 +293,18 @@ impl Store for Memory {
         Ok(reaped)
     }
 
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        let mut erased = 0;
+        for shard in &self.shards {
+            let rows = lock(shard).erase(scope, limit - erased, self.clock.now());
+            erased += rows.len();
+        }
+        if erased < limit {
+            lock(&self.log).erase(scope);
+        }
+        Ok(erased)
+    }
+
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
         let mut counts = StateName::ALL.map(|state| (state, 0_u64));
         for shard in &self.shards {
@@ -308,6 +337,28 @@ impl Store for Memory {
 
     fn outbox(&self) -> Option<&dyn Outbox> {
         Some(self)
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self
+    }
+}
+
+#[async_trait]
+impl Audit for Memory {
+    async fn write(&self, entry: crate::audit::Entry) -> Result<(), Error> {
+        let mut log = lock(&self.log);
+        let now = self.clock.now();
+        log.write(entry, now);
+        Ok(())
+    }
+
+    async fn list(&self, query: crate::audit::Query) -> Result<crate::audit::Page, Error> {
+        lock(&self.log).list(&query)
+    }
+
+    async fn reap(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        Ok(lock(&self.log).reap(age, limit, self.clock.now()))
     }
 }
 

@@ -33,8 +33,8 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Draft, Effects, Id, Progress, Reason, Record, Response, Revision, Seen, Source, State, StateName, Terms,
-    Token,
+    Asking, Draft, Effects, Id, Progress, Reason, Record, Response, Revision, Seen, Source, State, StateName,
+    Terms, Token,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Due, Timestamp, When};
@@ -49,6 +49,8 @@ pub(crate) const COLUMNS: &str = "id, revision, scope, label, key, route, state,
 
 /// What a row costs beside what is counted, about.
 const ROW_BYTES: usize = 320;
+/// What an entry of the history costs beside its texts, about.
+const ENTRY_BYTES: usize = 24;
 
 /// The columns of a draft, before the store has said when it writes. Id and revision are the caller's.
 #[derive(Debug)]
@@ -87,12 +89,14 @@ impl<'a> Columns<'a> {
             deadline: terms.deadline,
             horizon: terms.horizon,
             downstream_retention: terms.downstream_retention,
+            reconcile_first: terms.reconcile_first,
             relies_on_memory: draft.relies_on_memory,
             calling: draft.progress.calling.clone(),
             found: draft.progress.found.clone(),
             evidence: draft.evidence.clone(),
             retry_after: None,
-            asked: 0,
+            asking: Asking::default(),
+            history: draft.history.clone(),
         };
         let mut columns = Self {
             scope: draft.scope.digest(),
@@ -137,11 +141,11 @@ impl<'a> Columns<'a> {
                 columns.expires_at = Some(*expires_at);
                 rest.retry_after = *retry_after;
             }
-            State::Unknown { reason, since, asked, ask_at: _, dead_letter } => {
+            State::Unknown { reason, since, asking, ask_at: _, dead_letter } => {
                 columns.unknown_since = Some(*since);
                 columns.reason = Some(reason.to_string().into());
                 columns.dead_letter = *dead_letter;
-                rest.asked = *asked;
+                rest.asking = *asking;
             }
         }
         columns.rest = codec::encode(&rest);
@@ -160,7 +164,13 @@ pub(crate) fn bytes(draft: &Draft) -> usize {
         | State::Unknown { .. } => 0,
     };
     let found = draft.progress.found.as_deref().map_or(0, response_bytes);
-    ROW_BYTES + draft.key.as_str().len() + answer + found
+    ROW_BYTES + draft.key.as_str().len() + answer + found + history_bytes(draft)
+}
+
+fn history_bytes(draft: &Draft) -> usize {
+    let text = |text: &Option<Arc<str>>| text.as_deref().map_or(0, str::len);
+    let entries = draft.history.entries.iter();
+    entries.map(|entry| ENTRY_BYTES + text(&entry.who) + text(&entry.source) + text(&entry.detail)).sum()
 }
 
 fn response_bytes(response: &Response) -> usize {
@@ -259,6 +269,7 @@ impl Row<'_> {
                 horizon: rest.horizon,
                 retention: span(self.retention_us).ok_or("column \"retention_us\" is negative")?,
                 downstream_retention: rest.downstream_retention,
+                reconcile_first: rest.reconcile_first,
             },
             attempt: u32::try_from(self.attempt).map_err(|_| out_of_range("attempt", self.attempt))?,
             token: Token(exactly(self.token, "token")?),
@@ -273,6 +284,7 @@ impl Row<'_> {
             },
             evidence: None,
             state: self.state_of(state, &rest)?,
+            history: rest.history,
         };
         if Id::of(&record.scope, &record.key).0 != self.id {
             return Err("columns \"scope\" and \"key\" are not those of its id".to_owned());
@@ -305,7 +317,7 @@ impl Row<'_> {
                 State::Unknown {
                     reason: Reason::named(reason).ok_or_else(|| unknown_word("reason", reason))?,
                     since: moment(self.unknown_since, "unknown_since")?,
-                    asked: rest.asked,
+                    asking: rest.asking,
                     ask_at: self.due_at.map(Timestamp::from_micros),
                     dead_letter: self.dead_letter,
                 }
