@@ -516,6 +516,21 @@ pub fn unknown_since(record: &Record) -> Option<Timestamp> {
     }
 }
 
+/// Whether the last write of a record is the one that made it unknown.
+pub fn became_unknown(record: &Record) -> bool {
+    unknown_since(record) == Some(record.written_at)
+}
+
+/// The answer that a draft stores, where it stores one.
+pub fn stored_in(draft: &Draft) -> Option<&Response> {
+    match &draft.state {
+        State::Completed { response, .. } => response.as_deref(),
+        State::Pending { .. } | State::Running { .. } | State::Retryable { .. } | State::Unknown { .. } => {
+            None
+        }
+    }
+}
+
 /// Whether nobody knows what became of the work.
 pub fn is_unknown(record: &Record) -> bool {
     matches!(record.state, State::Unknown { .. })

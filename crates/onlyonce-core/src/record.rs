@@ -575,7 +575,23 @@ impl fmt::Display for StateName {
     }
 }
 
+/// The first twelve hex digits of a record's id: what log lines call a record. Searching for them finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdShort([u8; 6]);
+
+impl fmt::Display for IdShort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 impl Id {
+    /// Its beginning, for log lines.
+    pub fn short(&self) -> IdShort {
+        let [a, b, c, d, e, f, ..] = self.0;
+        IdShort([a, b, c, d, e, f])
+    }
+
     /// The id of `key` in `scope`.
     pub fn of(scope: &Scope, key: &Key) -> Self {
         // The scope is of fixed length, so nothing can be shifted between the two.

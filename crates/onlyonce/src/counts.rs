@@ -8,6 +8,10 @@
 //! | `onlyonce_unknown_opened_total` | Records that became unknown. |
 //! | `onlyonce_superseded_total` | Attempts that ended after a later one had begun. |
 //! | `onlyonce_lapsed_total`, `onlyonce_reaped_total` | What the sweeper settled, what the reaper deleted. |
+//! | `onlyonce_reconcile_total{result,by}` | Questions scheduled, records settled and by whom, probes that failed. |
+//! | `onlyonce_probes_total{result}`, `onlyonce_probe_seconds` | How probes answered, and what that took. |
+//! | `onlyonce_contradictions_total` | Statements that disagree with a settled record. |
+//! | `onlyonce_admin_changes_total{action,result}` | What operators ordered. |
 //! | `onlyonce_store_seconds{operation}`, `onlyonce_store_errors_total{operation}` | How the store answered. |
 //!
 //! A handle is looked up once and kept, so install the recorder before the first request.
@@ -18,7 +22,10 @@ use std::time::Duration;
 
 use http::Method;
 use metrics::{Counter, Histogram, counter, histogram};
+use onlyonce_core::record::{Source, Verdict};
 use onlyonce_core::refusal::Refusal;
+
+use crate::probe::{Answer, Failure};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,6 +213,39 @@ pub(crate) fn unknown_opened() {
 /// An attempt ended after a later one had begun.
 pub(crate) fn superseded() {
     counter!("onlyonce_superseded_total").increment(1);
+}
+
+/// A question was scheduled, a record settled, or a probe failed.
+pub(crate) fn reconcile(result: &'static str, by: Source) {
+    counter!("onlyonce_reconcile_total", "result" => result, "by" => by.as_str()).increment(1);
+}
+
+/// A probe was asked.
+pub(crate) fn probe(answered: &Result<Answer, Failure>, took: Duration) {
+    let result = match answered {
+        Ok(answer) => match answer.verdict {
+            Verdict::Happened(_) => "happened",
+            Verdict::DidNotHappen { .. } => "did_not_happen",
+            Verdict::StillUnknown => "unknown",
+        },
+        Err(_) => {
+            reconcile("failed", Source::Probe);
+            "failed"
+        }
+    };
+    counter!("onlyonce_probes_total", "result" => result).increment(1);
+    histogram!("onlyonce_probe_seconds").record(took);
+}
+
+/// A statement disagrees with a settled record.
+pub(crate) fn contradiction() {
+    counter!("onlyonce_contradictions_total").increment(1);
+}
+
+/// An operator ordered something.
+pub(crate) fn admin_change(action: &str, result: &str) {
+    let labels = [("action", action.to_owned()), ("result", result.to_owned())];
+    counter!("onlyonce_admin_changes_total", &labels).increment(1);
 }
 
 /// How long things took.

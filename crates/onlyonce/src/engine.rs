@@ -11,26 +11,29 @@
 //!  finish ─ loop { finish ─ swap }, while the token is its own
 //! ```
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use onlyonce_core::machine::{self, Decision, Finish, FromCopy, Renewal, Request};
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
-use onlyonce_core::record::{Draft, Handle, Id, Record, Revision, Seen, Token};
+use onlyonce_core::record::{Draft, Handle, Id, Record, Revision, Seen, Source, Token};
 use onlyonce_core::refusal::Refusal;
-use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, failpoint};
+use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, audit, failpoint};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::breaker::Breaker;
 use crate::cache::{Cache, reckoned};
 use crate::counts::{self, Operation, Times};
 use crate::epoch::Trust;
+use crate::events::Events;
 use crate::health::Trouble;
 use crate::inflight::{InProgress, Inflight, Joined, Known, Leader};
 use crate::lease::Lease;
+use crate::probe::{Answers, Probes};
 use crate::task::Tasks;
 use crate::wait::Watches;
+use crate::worker::Rounds;
 
 /// How often a lost swap is tried again on what is there now, before the store is called contended.
 const SWAPS_MAX: u32 = 16;
@@ -56,6 +59,10 @@ pub struct Engine {
     pub(crate) trouble: Trouble,
     /// The codes of what was found when the store was last examined.
     pub(crate) findings: Mutex<Vec<&'static str>>,
+    probes: RwLock<Arc<Probes>>,
+    probe_answers: Mutex<Answers>,
+    pub(crate) events: Events,
+    pub(crate) rounds: Rounds,
 }
 
 /// What became of a request.
@@ -118,7 +125,25 @@ impl Engine {
             times: Times::default(),
             trouble: Trouble::default(),
             findings: Mutex::default(),
+            probes: RwLock::default(),
+            probe_answers: Mutex::default(),
+            events: Events::default(),
+            rounds: Rounds::default(),
         })
+    }
+
+    /// Has these probes asked about records whose outcome is unknown, from now on. Their routes' policies say when first, in
+    /// [`Policy::reconcile_first`].
+    pub fn use_probes(&self, probes: Probes) {
+        *self.probes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(probes);
+    }
+
+    pub(crate) fn probes(&self) -> Arc<Probes> {
+        self.probes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn probe_answers(&self) -> MutexGuard<'_, Answers> {
+        self.probe_answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store underneath.
@@ -244,7 +269,7 @@ impl Engine {
                 let asked_at = if expected.is_some() { Instant::now() } else { look.asked_at };
                 self.look_at_epoch(asked_at);
                 failpoint!("begin.before");
-                let swapped = self.swap(id, expected, draft, request.policy.store_timeout).await;
+                let swapped = self.swap(id, look.seen.as_ref(), draft, request.policy.store_timeout).await;
                 failpoint!("begin.after");
                 match swapped {
                     Ok(Swapped::Applied(seen)) if begins => {
@@ -317,9 +342,8 @@ impl Engine {
         let mut seen = Some(seen);
         for _ in 0..SWAPS_MAX {
             let Renewal::Write(draft) = machine::renew(seen.as_ref(), handle.token) else { return Ok(None) };
-            let expected = seen.as_ref().map(|seen| seen.revision);
             failpoint!("renew.before");
-            let swapped = self.swap(&handle.id, expected, draft, store_timeout).await?;
+            let swapped = self.swap(&handle.id, seen.as_ref(), draft, store_timeout).await?;
             failpoint!("renew.after");
             match swapped {
                 Swapped::Applied(now) => return Ok(Some(now)),
@@ -399,17 +423,19 @@ impl Engine {
                 (Finish::Already, Some(now)) => return Ok(Finished::Already(now.clone())),
                 (Finish::Known, Some(now)) => return Ok(Finished::Written(now.clone())),
                 (Finish::Already | Finish::Known | Finish::Superseded, _) => {
-                    counts::superseded();
+                    self.tell_superseded(handle, seen.as_ref());
                     return Ok(Finished::Superseded(seen));
                 }
             };
-            let expected = seen.as_ref().map(|seen| seen.revision);
             failpoint!("finish.before");
             let left = over.saturating_duration_since(Instant::now());
-            let swapped = self.swap(&handle.id, expected, draft, left).await?;
+            let swapped = self.swap(&handle.id, seen.as_ref(), draft, left).await?;
             failpoint!("finish.after");
             match swapped {
                 Swapped::Applied(now) => {
+                    if let Some(before) = seen.as_ref().filter(|before| machine::is_unknown(&before.record)) {
+                        self.tell_settled(handle.id, before, &now, Source::Attempt, true);
+                    }
                     // Most answers are never asked for again. Followers are about to ask for this one.
                     let has_followers =
                         leader.map_or_else(|| self.inflight.has_followers(&handle.id), Leader::has_followers);
@@ -437,16 +463,28 @@ impl Engine {
         self.guarded(Operation::Load, store_timeout, self.store.load(*id)).await
     }
 
-    /// Writes `next` where the record is still at the revision that is expected.
+    /// Writes `next` where the record is still as it was seen, or still absent.
     pub(crate) async fn swap(
         &self,
         id: &Id,
-        expected: Option<Revision>,
+        seen: Option<&Seen>,
         next: Box<Draft>,
         store_timeout: Duration,
     ) -> Result<Swapped, Error> {
+        self.swap_with(id, seen, next, None, store_timeout).await
+    }
+
+    /// The same, with an entry of the audit log: both are written, or neither.
+    pub(crate) async fn swap_with(
+        &self,
+        id: &Id,
+        seen: Option<&Seen>,
+        next: Box<Draft>,
+        entry: Option<audit::Entry>,
+        store_timeout: Duration,
+    ) -> Result<Swapped, Error> {
         let revision = Revision(rand::random());
-        let change = Change::new(expected, revision, next);
+        let change = Change::new(seen.map(|seen| seen.revision), revision, next).with_audit(entry);
         let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(*id, change)).await;
         self.trouble.heard(swapped.as_ref().err().filter(|error| error.kind() != ErrorKind::Busy));
         let swapped = match swapped? {
@@ -454,8 +492,10 @@ impl Engine {
             Swapped::Lost(Some(seen)) if seen.revision == revision => Swapped::Applied(seen),
             swapped @ (Swapped::Applied(_) | Swapped::Lost(_)) => swapped,
         };
-        if matches!(&swapped, Swapped::Applied(seen) if machine::is_unknown(&seen.record)) {
-            counts::unknown_opened();
+        if let (Swapped::Applied(now), Some(seen)) = (&swapped, seen)
+            && machine::became_unknown(&now.record)
+        {
+            self.tell_unknown(*id, seen.record.state.name(), &now.record);
         }
         Ok(swapped)
     }
@@ -496,6 +536,20 @@ impl Engine {
 
 fn not_written(ending: &Ending<'_>, error: &Error) {
     tracing::warn!(record = %ending.handle.id, error = %chain(error), "the outcome is not written yet");
+}
+
+impl Engine {
+    /// An attempt ended after a later one had begun: what it says is not written.
+    fn tell_superseded(&self, handle: &Handle, seen: Option<&Seen>) {
+        counts::superseded();
+        let record = seen.map(|seen| &seen.record);
+        tracing::warn!(
+            record = %handle.id.short(),
+            route = record.and_then(|record| record.route.as_deref()).unwrap_or_default(),
+            last_attempt = record.map(|record| record.attempt),
+            "an attempt ended after it was superseded, or its record forgotten; its outcome is not stored"
+        );
+    }
 }
 
 /// What a copy of a record answers without the store; none where the store must be asked.

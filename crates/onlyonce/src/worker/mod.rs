@@ -1,4 +1,4 @@
-//! What goes on behind the requests: the sweeper, the reaper and the examiner.
+//! What goes on behind the requests: the sweeper, the reaper, the reconciler and the examiner.
 //!
 //! Any number of nodes may run them on one store. They share the work through the store's own compare and swap: of two
 //! that find the same record, one writes and the other sees that it is done.
@@ -8,9 +8,11 @@
 
 mod examiner;
 mod reaper;
+mod reconciler;
 mod sweeper;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -27,14 +29,23 @@ pub struct Background {
     pub reap_every: Duration,
     /// How many are deleted at once.
     pub reap_batch: usize,
+    /// How long entries of the audit log are kept.
+    pub audit_retention: Duration,
 }
 
 impl Default for Background {
     fn default() -> Self {
-        Self { sweep_every: Duration::from_secs(5), reap_every: Duration::from_secs(30), reap_batch: 200 }
+        Self {
+            sweep_every: Duration::from_secs(5),
+            reap_every: Duration::from_secs(30),
+            reap_batch: 200,
+            audit_retention: Duration::from_secs(400 * 24 * 3600),
+        }
     }
 }
 
+/// How often records are looked for that a probe is to be asked about.
+const RECONCILE_EVERY: Duration = Duration::from_secs(1);
 /// How often the store is asked what is wrong with it.
 const EXAMINE_EVERY: Duration = Duration::from_secs(30);
 
@@ -46,16 +57,21 @@ pub struct Workers(Vec<JoinHandle<()>>);
 impl Workers {
     /// Starts them on this runtime.
     pub fn start(engine: &Arc<Engine>, background: &Background) -> Self {
-        let (sweeps, reaps, examines) = (engine.clone(), engine.clone(), engine.clone());
-        let batch = background.reap_batch;
+        let (batch, audit_retention) = (background.reap_batch, background.audit_retention);
         Self(vec![
-            tokio::spawn(every(background.sweep_every, "sweep", async move || {
-                sweeps.sweep().await.map(drop)
+            tokio::spawn(every(background.sweep_every, "sweeper", engine.clone(), async |engine| {
+                engine.sweep().await.map(drop)
             })),
-            tokio::spawn(every(background.reap_every, "reap", async move || {
-                reaps.reap(batch).await.map(drop)
+            tokio::spawn(every(background.reap_every, "reaper", engine.clone(), async move |engine| {
+                engine.reap(batch).await?;
+                engine.reap_audit(audit_retention, batch).await.map(drop)
             })),
-            tokio::spawn(every(EXAMINE_EVERY, "examine", async move || examines.examine().await.map(drop))),
+            tokio::spawn(every(RECONCILE_EVERY, "reconciler", engine.clone(), async |engine| {
+                engine.reconcile().await.map(drop)
+            })),
+            tokio::spawn(every(EXAMINE_EVERY, "examiner", engine.clone(), async |engine| {
+                engine.examine().await.map(drop)
+            })),
         ])
     }
 }
@@ -71,15 +87,47 @@ impl Drop for Workers {
 async fn every(
     span: Duration,
     name: &'static str,
-    round: impl AsyncFn() -> Result<(), onlyonce_store::Error>,
+    engine: Arc<Engine>,
+    round: impl AsyncFn(&Arc<Engine>) -> Result<(), onlyonce_store::Error>,
 ) {
     let mut rounds = interval(span);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        if let Err(error) = round().await {
-            tracing::warn!(worker = name, error = %chain(&error), "the store did not answer; tried again at the next round");
+        let began = Instant::now();
+        match round(&engine).await {
+            Ok(()) => engine.rounds.ended(name, began),
+            Err(error) => {
+                tracing::warn!(worker = name, error = %chain(&error), "the store did not answer; tried again at the next round");
+            }
         }
+    }
+}
+
+/// When each worker of this node last came to the end of a round.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds(Mutex<BTreeMap<&'static str, Round>>);
+
+/// A worker's last round that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// When it ended.
+    pub ended_at: Instant,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Rounds {
+    fn ended(&self, worker: &'static str, began: Instant) {
+        let round = Round { ended_at: Instant::now(), took: began.elapsed() };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, round);
+    }
+}
+
+impl Engine {
+    /// When each worker of this node last came to the end of a round, by its name.
+    pub fn rounds(&self) -> BTreeMap<&'static str, Round> {
+        self.rounds.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -1,5 +1,7 @@
 //! The reaper: deletes what has finished and expired.
 
+use std::time::Duration;
+
 use onlyonce_store::{Error, failpoint};
 use tokio::time::Instant;
 
@@ -17,6 +19,21 @@ impl Engine {
             let count = self.guarded(Operation::Reap, super::STORE_TIMEOUT, self.store().reap(batch)).await?;
             failpoint!("reap.after");
             metrics::counter!("onlyonce_reaped_total").increment(count as u64);
+            reaped += count;
+            if count < batch {
+                return Ok(reaped);
+            }
+            rest_after(began).await;
+        }
+    }
+
+    /// Deletes entries of the audit log that are older than `age`, `batch` at a time, and says how many it did.
+    pub async fn reap_audit(&self, age: Duration, batch: usize) -> Result<usize, Error> {
+        let mut reaped = 0;
+        loop {
+            let began = Instant::now();
+            let reap = self.store().audit().reap(age, batch);
+            let count = self.guarded(Operation::Reap, super::STORE_TIMEOUT, reap).await?;
             reaped += count;
             if count < batch {
                 return Ok(reaped);

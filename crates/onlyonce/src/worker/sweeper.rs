@@ -35,7 +35,7 @@ impl Engine {
     async fn sweep_record(&self, id: Id, seen: &Seen) -> Result<bool, Error> {
         let Some(draft) = machine::sweep(seen) else { return Ok(false) };
         failpoint!("sweep.before");
-        let swapped = self.swap(&id, Some(seen.revision), draft, super::STORE_TIMEOUT).await?;
+        let swapped = self.swap(&id, Some(seen), draft, super::STORE_TIMEOUT).await?;
         failpoint!("sweep.after");
         match swapped {
             Swapped::Applied(now) => {
@@ -47,11 +47,14 @@ impl Engine {
     }
 }
 
+/// A record that became unknown is told where it is written.
 fn tell(id: Id, before: &Record, after: &Record) {
     metrics::counter!("onlyonce_lapsed_total").increment(1);
+    if machine::is_unknown(after) {
+        return;
+    }
     tracing::warn!(
-        record = %id,
-        key = %after.key.digest_short(),
+        record = %id.short(),
         route = after.route.as_deref().unwrap_or_default(),
         attempt = after.attempt,
         was = %before.state.name(),

@@ -1,0 +1,169 @@
+//! A statement by a provider, as a verified webhook brings it. Nobody ordered it, so it is in the record's history and not
+//! in the audit log.
+
+use std::sync::Arc;
+
+use onlyonce_core::history::shortened;
+use onlyonce_core::machine::{self, About, Force, Ignored, Ruled, Ruling};
+use onlyonce_core::record::{Draft, Handle, Id, Seen, Source, StateName, Verdict};
+use onlyonce_core::time::Timestamp;
+use onlyonce_store::{Error, Swapped, failpoint};
+
+use super::{STORE_TIMEOUT, SWAPS_MAX};
+use crate::counts;
+use crate::engine::{Engine, contended, fresh_token};
+
+/// How long before a record was created an event about it may seem to have happened: clocks differ.
+const CLOCKS_DIFFER: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// What a provider says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// What became of the work.
+    pub verdict: Verdict,
+    /// Which record, and which of its attempts.
+    pub about: Subject,
+    /// When it happened, by the provider's clock: an event from before the record is about an earlier use of its key.
+    pub at: Timestamp,
+    /// The webhook's name in the settings.
+    pub source: Arc<str>,
+    /// The event, for people.
+    pub detail: Arc<str>,
+}
+
+/// Which record a statement is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// An attempt, by its token.
+    Attempt(Handle),
+    /// The work of a scope and key.
+    Work(Id),
+}
+
+impl Subject {
+    fn id(self) -> Id {
+        match self {
+            Self::Attempt(handle) => handle.id,
+            Self::Work(id) => id,
+        }
+    }
+}
+
+/// What became of a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It settled the record, which is now in this state.
+    Applied(StateName),
+    /// The attempt runs; the statement counts if the attempt is lost.
+    Evidence,
+    /// Kept, and nothing follows from it yet. "Did not happen" is believed from this moment on.
+    Noted(Option<Timestamp>),
+    /// The record says so already.
+    Already(StateName),
+    /// The record says otherwise. Nothing changed but its history.
+    Contradiction(StateName),
+    /// It counts for nothing.
+    Ignored(&'static str),
+}
+
+const NO_RECORD: &str = "no record matches";
+const EARLIER_USE: &str = "about an earlier use of the key";
+const EARLIER_ATTEMPT: &str = "about an earlier attempt";
+const NOTHING_BEGUN: &str = "nothing has begun";
+
+impl Engine {
+    /// Judges a provider's statement and carries it out.
+    ///
+    /// # Errors
+    ///
+    /// Where the store does not answer: the provider sends it again.
+    pub async fn hear(&self, statement: Statement) -> Result<Heard, Error> {
+        let id = statement.about.id();
+        let mut seen = self.find(id).await?;
+        let Some(found) = &seen else { return Ok(Heard::Ignored(NO_RECORD)) };
+        if is_too_early(found, &statement) {
+            return Ok(Heard::Ignored(EARLIER_USE));
+        }
+        let verdict = match machine::is_unknown(&found.record) {
+            true => self.with_answer(found, statement.verdict.clone()).await,
+            false => statement.verdict.clone(),
+        };
+        for _ in 0..SWAPS_MAX {
+            let Some(found) = &seen else { return Ok(Heard::Ignored(NO_RECORD)) };
+            let (heard, draft) = judge(found, &self.statement_ruling(found, &statement, &verdict));
+            let Some(draft) = draft else { return Ok(heard) };
+            failpoint!("webhook.before");
+            let swapped = self.swap_with(&id, Some(found), draft, None, STORE_TIMEOUT).await?;
+            failpoint!("webhook.after");
+            match swapped {
+                Swapped::Applied(now) => {
+                    self.tell_heard(id, found, &now, heard, &statement);
+                    return Ok(heard);
+                }
+                Swapped::Lost(now) => seen = now,
+            }
+        }
+        Err(contended())
+    }
+
+    fn statement_ruling(&self, seen: &Seen, statement: &Statement, verdict: &Verdict) -> Ruling {
+        Ruling {
+            verdict: verdict.clone(),
+            about: match statement.about {
+                Subject::Attempt(handle) => About::Attempt(handle.token),
+                Subject::Work(_) => About::Work,
+            },
+            statement: machine::Statement {
+                by: Source::Webhook,
+                who: None,
+                source: Some(statement.source.clone()),
+                detail: Some(shortened(&statement.detail)),
+            },
+            force: Force::No,
+            token: fresh_token(),
+            probe: self.backoff(seen),
+        }
+    }
+
+    fn tell_heard(&self, id: Id, before: &Seen, after: &Seen, heard: Heard, statement: &Statement) {
+        let contradicts = after.record.history.entries.last().is_some_and(|entry| entry.contradicts);
+        if contradicts {
+            counts::contradiction();
+            tracing::error!(
+                record = %id.short(),
+                route = after.record.route.as_deref().unwrap_or_default(),
+                state = %after.record.state.name(),
+                source = &*statement.source,
+                event = &*statement.detail,
+                "a webhook says otherwise than the record; nothing was changed"
+            );
+        }
+        self.tell_settled(id, before, after, Source::Webhook, matches!(heard, Heard::Applied(_)));
+    }
+}
+
+/// A statement without a token is about whichever use of the key stood when it happened.
+fn is_too_early(seen: &Seen, statement: &Statement) -> bool {
+    match statement.about {
+        Subject::Attempt(_) => false,
+        Subject::Work(_) => statement.at.plus(CLOCKS_DIFFER) < seen.record.created_at,
+    }
+}
+
+/// What the rules make of it, and what to write.
+fn judge(seen: &Seen, ruling: &Ruling) -> (Heard, Option<Box<Draft>>) {
+    let state = seen.record.state.name();
+    match machine::verdict(seen, ruling) {
+        Ruled::Settles(draft) => (Heard::Applied(draft.state.name()), Some(draft)),
+        Ruled::Keeps(draft) => (Heard::Evidence, Some(draft)),
+        Ruled::Notes(draft, believed_at) => (Heard::Noted(believed_at), Some(draft)),
+        Ruled::Contradicts(draft) => (Heard::Contradiction(state), Some(draft)),
+        Ruled::Ignores(Ignored::EarlierAttempt, draft) => (Heard::Ignored(EARLIER_ATTEMPT), draft),
+        Ruled::Ignores(Ignored::EarlierUse, draft) => (Heard::Ignored(EARLIER_USE), draft),
+        Ruled::Already => (Heard::Already(state), None),
+        Ruled::Settled | Ruled::StillRunning | Ruled::TooEarly(_) | Ruled::NothingToAsk => {
+            (Heard::Ignored(NOTHING_BEGUN), None)
+        }
+        Ruled::Absent => (Heard::Ignored(NO_RECORD), None),
+    }
+}

@@ -1,0 +1,218 @@
+//! Asking whether work happened: the probe of a route, and how often it is asked.
+//!
+//! A [`Probe`] is the user's: a function, or a URL behind the gateway. It is asked about one attempt of one record and says
+//! what it knows. What follows from its answer is the machine's to decide; see [`crate::worker`] for who asks.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use onlyonce::probe::{Answer, Failure, Probes, Question, asking};
+//! use onlyonce::record::Verdict;
+//!
+//! let bank = asking(|question: Question| async move {
+//!     // Ask the bank by the token, or by scope and key: whichever it was given.
+//!     match question.key.as_str() {
+//!         "paid" => Ok(Answer::new(Verdict::Happened(None))),
+//!         "down" => Err(Failure::new("the bank answered 503")),
+//!         _ => Ok(Answer::new(Verdict::DidNotHappen { never_will: false })),
+//!     }
+//! });
+//! let probes = Probes::default().with_route("POST /payments", Arc::new(bank));
+//! ```
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use onlyonce_core::key::Key;
+use onlyonce_core::machine::Backoff;
+use onlyonce_core::record::{Handle, Record, Verdict};
+use onlyonce_core::scope::Scope;
+use onlyonce_core::time::Timestamp;
+use tokio::sync::Semaphore;
+
+/// The longest a probe may take.
+pub const TIME_OUT: Duration = Duration::from_secs(10);
+
+/// Says whether work happened.
+#[async_trait]
+pub trait Probe: Send + Sync + 'static {
+    /// Whether the work of this attempt happened. An answer that cannot be relied on is a failure: it decides nothing, and
+    /// the probe is asked again later.
+    async fn ask(&self, question: Question) -> Result<Answer, Failure>;
+
+    /// The places of those who may ask it at once, where that is bounded: one set for all probes of a host.
+    fn places(&self) -> Option<Arc<Semaphore>> {
+        None
+    }
+}
+
+/// What a probe is asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The caller's scope.
+    pub scope: Scope,
+    /// The client's key.
+    pub key: Key,
+    /// The attempt, as the service was told of it in `Onlyonce-Token`.
+    pub handle: Handle,
+    /// Its number.
+    pub attempt: u32,
+    /// The route it came in on.
+    pub route: Option<Arc<str>>,
+}
+
+/// What a probe found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What it found.
+    pub verdict: Verdict,
+    /// More about it, for people: `200 in 35 ms`.
+    pub detail: Option<Arc<str>>,
+}
+
+impl Answer {
+    /// An answer without words.
+    pub fn new(verdict: Verdict) -> Self {
+        Self { verdict, detail: None }
+    }
+}
+
+/// A probe that gave no usable answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Why, for people.
+    pub says: Arc<str>,
+}
+
+impl Failure {
+    /// A failure for this reason.
+    pub fn new(says: impl Into<Arc<str>>) -> Self {
+        Self { says: says.into() }
+    }
+}
+
+/// A probe made of a function.
+pub fn asking<F, A>(ask: F) -> impl Probe
+where
+    F: Fn(Question) -> A + Send + Sync + 'static,
+    A: Future<Output = Result<Answer, Failure>> + Send,
+{
+    Asking(ask)
+}
+
+struct Asking<F>(F);
+
+#[async_trait]
+impl<F, A> Probe for Asking<F>
+where
+    F: Fn(Question) -> A + Send + Sync + 'static,
+    A: Future<Output = Result<Answer, Failure>> + Send,
+{
+    async fn ask(&self, question: Question) -> Result<Answer, Failure> {
+        (self.0)(question).await
+    }
+}
+
+/// Which routes have a probe, and how insistently probes are asked.
+#[derive(Clone)]
+pub struct Probes {
+    by_route: HashMap<Arc<str>, Arc<dyn Probe>>,
+    /// The pause before the first question of records that were not reserved under one.
+    pub first: Duration,
+    /// The longest pause.
+    pub max: Duration,
+    /// After so many answers that said "unknown", or so many of the longest pauses, a record is a dead letter.
+    pub tries_max: u32,
+    /// How many questions this node asks at once.
+    pub at_once: usize,
+}
+
+impl Default for Probes {
+    fn default() -> Self {
+        Self {
+            by_route: HashMap::new(),
+            first: Duration::from_secs(1),
+            max: Duration::from_secs(5 * 60),
+            tries_max: 20,
+            at_once: 16,
+        }
+    }
+}
+
+impl Probes {
+    /// The same, with a probe for records of this route.
+    #[must_use]
+    pub fn with_route(mut self, route: impl Into<Arc<str>>, probe: Arc<dyn Probe>) -> Self {
+        self.by_route.insert(route.into(), probe);
+        self
+    }
+
+    /// The probe of a record's route.
+    pub(crate) fn of(&self, record: &Record) -> Option<&Arc<dyn Probe>> {
+        self.by_route.get(record.route.as_ref()?)
+    }
+
+    /// How a record's probe is asked; none where it has none.
+    pub(crate) fn backoff(&self, record: &Record) -> Option<Backoff> {
+        self.of(record).map(|_| Backoff {
+            first: self.first,
+            max: self.max,
+            tries_max: self.tries_max,
+            jitter_permille: rand::random_range(800..=1200),
+        })
+    }
+
+    /// Whether no route has a probe.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_route.is_empty()
+    }
+}
+
+impl fmt::Debug for Probes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Probes").field("routes", &self.by_route.keys()).finish_non_exhaustive()
+    }
+}
+
+/// A probe that has failed several times in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// The route whose probe it is.
+    pub route: Arc<str>,
+    /// Since when, by the store's clock.
+    pub since: Timestamp,
+    /// How often in a row.
+    pub failures: u32,
+    /// What it said last.
+    pub says: Arc<str>,
+}
+
+/// After so many failures in a row a probe is called failing.
+const FAILING_AFTER: u32 = 5;
+
+/// How the probes of this node have answered lately.
+#[derive(Debug, Default)]
+pub(crate) struct Answers(HashMap<Arc<str>, Failing>);
+
+impl Answers {
+    pub(crate) fn answered(&mut self, route: &str) {
+        self.0.remove(route);
+    }
+
+    pub(crate) fn failed(&mut self, route: &Arc<str>, now: Timestamp, says: &Arc<str>) {
+        let failing = self.0.entry(route.clone()).or_insert_with(|| Failing {
+            route: route.clone(),
+            since: now,
+            failures: 0,
+            says: says.clone(),
+        });
+        failing.failures = failing.failures.saturating_add(1);
+        failing.says = says.clone();
+    }
+
+    pub(crate) fn failing(&self) -> Vec<Failing> {
+        self.0.values().filter(|failing| failing.failures >= FAILING_AFTER).cloned().collect()
+    }
+}
