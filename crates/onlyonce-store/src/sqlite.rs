@@ -285,6 +285,27 @@ impl Store for Sqlite {
     fn outbox(&self) -> Option<&dyn Outbox> {
         Some(self)
     }
+
+    async fn erase(&self, _: [u8; 32], _: usize) -> Result<usize, Error> {
+        Err(Error::new(ErrorKind::Other, "temporary"))
+    }
+
+    fn audit(&self) -> &dyn crate::Audit {
+        self
+    }
+}
+
+#[async_trait]
+impl crate::Audit for Sqlite {
+    async fn write(&self, _: crate::audit::Entry) -> Result<(), Error> {
+        Err(Error::new(ErrorKind::Other, "temporary"))
+    }
+    async fn list(&self, _: crate::audit::Query) -> Result<crate::audit::Page, Error> {
+        Err(Error::new(ErrorKind::Other, "temporary"))
+    }
+    async fn reap(&self, _: Duration, _: usize) -> Result<usize, Error> {
+        Err(Error::new(ErrorKind::Other, "temporary"))
+    }
 }
 
 #[async_trait]

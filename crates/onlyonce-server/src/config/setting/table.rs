@@ -201,6 +201,7 @@ fn background(section: &Section<'_>) -> Background {
         reap_batch: section
             .setting("reap_batch", "How many are deleted at once.")
             .with_default(&Kind("number", batch), "200"),
+        audit_retention: Background::default().audit_retention,
     };
     let unused = |name, meaning| section.setting(name, meaning).unused(SETTLES_NOTHING);
     unused("reconcile_first", "When an unknown record is asked about first.").with_default(&SPAN, r#""1s""#);

@@ -71,6 +71,7 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
         lease: _,
         deadline: _,
         horizon,
+        reconcile_first: _,
         in_flight,
         wait_max,
         release: _,
