@@ -17,6 +17,7 @@ mod store;
 #[doc(hidden)]
 pub mod testing;
 mod tls;
+mod view;
 
 use std::process::ExitCode;
 
