@@ -322,7 +322,7 @@ impl crate::Audit for Postgres {
     async fn list(&self, _: crate::audit::Query) -> Result<crate::audit::Page, Error> {
         Err(Error::new(ErrorKind::Other, "temporary"))
     }
-    async fn reap(&self, _: Duration, _: usize) -> Result<usize, Error> {
+    async fn prune(&self, _: Duration, _: usize) -> Result<usize, Error> {
         Err(Error::new(ErrorKind::Other, "temporary"))
     }
 }

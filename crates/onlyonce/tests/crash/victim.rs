@@ -18,7 +18,7 @@ use http_body_util::Full;
 use onlyonce::store::postgres::{self, Postgres};
 use onlyonce::store::sqlite::{self, Sqlite};
 use onlyonce::store::{
-    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+    Audit, Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
 };
 use onlyonce::worker::{Background, Workers};
 use onlyonce::{Attempt, Effects, Onlyonce, Policy};
@@ -62,7 +62,12 @@ async fn serve(store: &str) {
     let store = open(store).await.unwrap_or_else(|error| panic!("{error}"));
     let store = if is_on(RENEWALS) { store } else { Arc::new(NoRenewals(store)) };
     let onlyonce = Onlyonce::new(store);
-    let background = Background { sweep_every: WORK_EVERY, reap_every: WORK_EVERY, reap_batch: 10 };
+    let background = Background {
+        sweep_every: WORK_EVERY,
+        reap_every: WORK_EVERY,
+        reap_batch: 10,
+        ..Background::default()
+    };
     let _workers = is_on(WORKERS).then(|| Workers::start(onlyonce.engine(), &background));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     println!("{READY}{}", listener.local_addr().expect("a bound listener has an address"));
@@ -208,7 +213,15 @@ impl Store for NoRenewals {
         self.0.promises()
     }
 
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        self.0.erase(scope, limit).await
+    }
+
     fn outbox(&self) -> Option<&dyn Outbox> {
         self.0.outbox()
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self.0.audit()
     }
 }
