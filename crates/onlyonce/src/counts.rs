@@ -51,7 +51,8 @@ pub(crate) enum Decision {
 const DECISIONS: usize = 14;
 
 impl Decision {
-    fn name(self) -> &'static str {
+    /// The word, as metrics and the decision log have it.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Executed => "executed",
             Self::Retried => "retried",

@@ -3,6 +3,7 @@
 
 mod attempts;
 mod copies;
+mod decisions;
 mod epoch;
 mod extract;
 mod observe;
