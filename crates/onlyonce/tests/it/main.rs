@@ -7,6 +7,7 @@ mod decisions;
 mod epoch;
 mod extract;
 mod observe;
+mod operate;
 mod outage;
 mod status;
 mod stream;
