@@ -1,7 +1,7 @@
 //! What becomes of a statement about a record: by a probe, a webhook, an operator.
 //!
 //! 1. A statement is about an attempt ([`About`]). One about an earlier use of the key counts for nothing; of one about an
-//!    earlier attempt only "happened" does: the work is done, whichever attempt did it.
+//!    earlier attempt only success does: the work is done, whichever attempt did it.
 //! 2. "Happened" settles a record whatever the time. "Did not happen" is believed once no attempt can act any more (the
 //!    last one's deadline and the horizon are over), or where it is final. Where an earlier attempt was lost, a word about
 //!    one attempt is not a word about the work: then neither a final word nor a webhook's that names a token frees it.
@@ -306,7 +306,8 @@ fn about_retryable(seen: &Seen, ruling: &Ruling) -> Ruled {
     }
 }
 
-/// The work is done, whichever attempt did it. Anything else about an earlier attempt says nothing about the last one.
+/// The work is done, whichever attempt did it. Anything else about an earlier attempt, also that it was declined, says
+/// nothing about the last one.
 fn about_earlier(seen: &Seen, ruling: &Ruling) -> Ruled {
     let record = &*seen.record;
     let Source::Webhook = ruling.statement.by else {
@@ -314,7 +315,7 @@ fn about_earlier(seen: &Seen, ruling: &Ruling) -> Ruled {
     };
     let Verdict::Happened(response) = &ruling.verdict else { return ignored(seen, ruling) };
     // An attempt before the recovery point was about another call.
-    if record.progress.recovery_point.is_some() {
+    if !succeeded(response.as_deref()) || record.progress.recovery_point.is_some() {
         return ignored(seen, ruling);
     }
     match &record.state {
@@ -322,7 +323,10 @@ fn about_earlier(seen: &Seen, ruling: &Ruling) -> Ruled {
         State::Running { .. } | State::Pending { .. } | State::Retryable { .. } | State::Unknown { .. } => {
             Ruled::Settles(happened(&told(seen, ruling), response.clone(), Source::Webhook))
         }
-        State::Completed { response: stored, .. } if doubles(record, ruling, stored.as_deref()) => {
+        // Its client was told of a failure; or a later attempt ran because the earlier one was taken not to have run.
+        State::Completed { response: stored, .. }
+            if !record.relies_on_memory || !succeeded(stored.as_deref()) =>
+        {
             Ruled::Contradicts(contradicted(seen, ruling))
         }
         State::Completed { .. } => ignored(seen, ruling),
@@ -333,13 +337,6 @@ fn ignored(seen: &Seen, ruling: &Ruling) -> Ruled {
     let mut draft = noted(seen);
     draft.history.push(Entry { said: Some(Said::Ignored), contradicts: false, ..entry(seen, ruling) });
     Ruled::Ignores(Ignored::EarlierAttempt, Some(draft))
-}
-
-/// Whether an earlier attempt did the work though the record says otherwise: its client was told of a failure, or a later
-/// attempt ran because the earlier one was taken not to have run.
-fn doubles(record: &Record, ruling: &Ruling, stored: Option<&Response>) -> bool {
-    let Verdict::Happened(said) = &ruling.verdict else { return false };
-    succeeded(said.as_deref()) && (!record.relies_on_memory || !succeeded(stored))
 }
 
 /// A handler made of phases whose last call has its result on record.

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::{
-    self, Admission, Backoff, Decision, Finish, Force, Renewal, Request, Ruled, Ruling,
+    self, About, Admission, Backoff, Decision, Finish, Force, Forget, Renewal, Request, Ruled, Ruling,
+    Statement,
 };
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::{OnExpired, Policy};
@@ -189,30 +190,56 @@ impl Stage {
 
     fn forget(&mut self, force: Force) -> String {
         let token = self.mint();
-        let draft = self.seen().and_then(|seen| machine::forget(&seen, token, force));
-        if draft.is_some() {
-            self.swap_or(draft, "");
-            return "forgotten".into();
+        let Some(seen) = self.seen() else { return "nothing there".into() };
+        match machine::forget(&seen, token, force) {
+            Forget::Write(draft) => {
+                self.swap(draft);
+                "forgotten".into()
+            }
+            Forget::StillRunning => "still running".into(),
+            Forget::Unknown => "outcome unknown".into(),
+            Forget::Absent => "nothing there".into(),
         }
-        "still running".into()
     }
 
+    /// A statement; `about A` names the attempt of client A, without it the work is meant.
     fn rule(&mut self, says: &str, by: Source, force: Force) -> String {
+        let (says, about) = match says.split_once(" about ") {
+            Some((says, whom)) => (says, About::Attempt(self.tokens[whom])),
+            None => (says, About::Work),
+        };
         let verdict = match says {
             "says happened 201" => Verdict::Happened(Some(answer(201))),
+            "says declined" => Verdict::Happened(Some(answer(402))),
             "says happened" => Verdict::Happened(None),
             "says did not happen" => Verdict::DidNotHappen { never_will: false },
             "says never will" => Verdict::DidNotHappen { never_will: true },
             "cannot say" => Verdict::StillUnknown,
             other => panic!("nobody {other:?}"),
         };
-        let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(300), tries_max: 2 };
-        let ruling = Ruling { verdict, by, force, token: self.mint(), backoff };
+        let probe = Backoff {
+            first: Duration::from_secs(1),
+            max: Duration::from_secs(300),
+            tries_max: 2,
+            jitter_permille: 1000,
+        };
+        let statement = Statement::by(by);
+        let ruling = Ruling { verdict, about, statement, force, token: self.mint(), probe: Some(probe) };
         match machine::verdict(&self.seen().expect("a verdict is about a record"), &ruling) {
-            Ruled::Write(draft) => self.swap(draft),
+            Ruled::Settles(draft) => self.swap(draft),
+            Ruled::Keeps(draft) => format!("evidence, {}", self.swap(draft)),
+            Ruled::Notes(draft, _) => format!("noted, {}", self.swap(draft)),
+            Ruled::Contradicts(draft) => format!("contradiction, {}", self.swap(draft)),
+            Ruled::Ignores(_, draft) => {
+                draft.map(|draft| self.swap(draft));
+                "ignored".into()
+            }
+            Ruled::Already => "already".into(),
             Ruled::StillRunning => "still running".into(),
             Ruled::TooEarly(at) => format!("too early, from {}", at.as_secs_ceil()),
             Ruled::Settled => "settled".into(),
+            Ruled::NothingToAsk => "nothing to ask".into(),
+            Ruled::Absent => "nothing there".into(),
         }
     }
 }
@@ -577,7 +604,7 @@ fn evidence_that_came_while_the_attempt_ran_settles_what_becomes_unknown() {
         Effects::Opaque,
         "
         t=0    A begins                   -> attempt 1
-        t=9    webhook says happened 201  -> attempt 1
+        t=9    webhook says happened 201  -> evidence, attempt 1
         t=20   A renews                   -> attempt 1
         t=50   sweeper sweeps             -> completed 201
         t=51   A completes 201            -> already
@@ -592,7 +619,7 @@ fn evidence_that_nothing_had_happened_yet_is_not_believed_later() {
         Effects::Opaque,
         "
         t=0    A begins                     -> attempt 1
-        t=9    webhook says did not happen  -> attempt 1
+        t=9    webhook says did not happen  -> evidence, attempt 1
         t=600  sweeper sweeps               -> unknown
         ",
     );
@@ -600,7 +627,7 @@ fn evidence_that_nothing_had_happened_yet_is_not_believed_later() {
         Effects::Opaque,
         "
         t=0    A begins                     -> attempt 1
-        t=9    webhook says never will      -> attempt 1
+        t=9    webhook says never will      -> evidence, attempt 1
         t=600  sweeper sweeps               -> retryable
         ",
     );
@@ -614,7 +641,7 @@ fn evidence_about_one_phase_does_not_settle_the_next() {
         "
         t=0    A begins                   -> attempt 1
         t=1    A calls charge             -> attempt 1
-        t=2    webhook says happened 201  -> attempt 1
+        t=2    webhook says happened 201  -> evidence, attempt 1
         t=3    A commits charge           -> attempt 1 after charge
         t=60   sweeper sweeps             -> unknown after charge
         ",
@@ -630,7 +657,7 @@ fn did_not_happen_is_believed_only_after_the_deadline_and_the_horizon() {
         t=0    A begins                      -> attempt 1
         t=10   operator says did not happen  -> still running
         t=30   sweeper sweeps                -> unknown
-        t=31   probe says did not happen     -> unknown
+        t=31   probe says did not happen     -> noted, unknown
         t=32   operator says did not happen  -> too early, from 330
         t=330  probe says did not happen     -> retryable
         t=331  B begins                      -> attempt 2
@@ -646,8 +673,8 @@ fn a_dead_letter_still_takes_a_verdict() {
         "
         t=0    A begins                     -> attempt 1
         t=5    A does not know              -> unknown
-        t=6    probe cannot say             -> unknown
-        t=8    probe cannot say             -> dead letter
+        t=6    probe cannot say             -> noted, unknown
+        t=8    probe cannot say             -> noted, dead letter
         t=9    B begins                     -> refuse outcome unknown
         t=9999 reaper reaps                 -> kept
         t=9999 operator says happened       -> completed bare
@@ -723,8 +750,10 @@ fn what_is_forgotten_may_be_used_anew_and_its_attempt_is_fenced() {
         t=4    B begins with another body  -> attempt 1
         t=5    A completes 201             -> superseded
         t=40   sweeper sweeps              -> unknown
-        t=41   operator forgets            -> forgotten
+        t=41   operator forgets            -> outcome unknown
+        t=41   operator forgets by force   -> forgotten
         t=41   reaper reaps                -> deleted
+        t=41   operator forgets by force   -> nothing there
         ",
     );
 }
