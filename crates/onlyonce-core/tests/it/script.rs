@@ -697,6 +697,155 @@ fn a_forced_verdict_supersedes_the_attempt_that_runs() {
     );
 }
 
+/// U05: insisting that nobody knows ends the lease, and not the attempt.
+#[test]
+fn a_forced_unknown_leaves_the_attempt_its_late_truth() {
+    check(
+        Effects::Queryable,
+        "
+        t=0    A begins                     -> attempt 1
+        t=1    operator cannot say by force -> noted, unknown
+        t=2    A renews                     -> lost
+        t=3    A completes 201              -> completed 201
+        ",
+    );
+}
+
+/// U05, U09: a webhook about an attempt that a person had overruled.
+#[test]
+fn a_forced_verdict_that_was_wrong_is_put_right_while_nothing_has_begun() {
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                               -> attempt 1
+        t=1    operator says did not happen by force  -> retryable
+        t=2    webhook says happened 201 about A      -> completed 201
+        t=3    B begins                               -> replay 201
+        ",
+    );
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                               -> attempt 1
+        t=1    operator says did not happen by force  -> retryable
+        t=2    B begins                               -> attempt 2
+        t=3    B completes 201                        -> completed 201
+        t=4    webhook says happened 201 about A      -> contradiction, completed 201
+        ",
+    );
+}
+
+/// U04, U05: known to be done is not run again, also where downstream would deduplicate it.
+#[test]
+fn a_rerun_is_spared_where_the_lost_attempt_is_known_to_have_happened() {
+    check_with(
+        keyed(1_000, 10_000),
+        "
+        t=0    A begins                           -> attempt 1
+        t=5    webhook says happened 201 about A  -> evidence, attempt 1
+        t=40   B begins                           -> replay 201
+        ",
+    );
+    check_with(
+        keyed(1_000, 10_000),
+        "
+        t=0    A begins                           -> attempt 1
+        t=40   B begins                           -> attempt 2
+        t=41   webhook says happened 201 about A  -> evidence, attempt 2
+        t=42   B did not run                      -> completed 201
+        ",
+    );
+    check_with(
+        keyed(1_000, 10_000),
+        "
+        t=0    A begins                           -> attempt 1
+        t=40   sweeper sweeps                     -> retryable
+        t=41   B asks to be accepted              -> pending
+        t=42   webhook says happened 201 about A  -> completed 201
+        t=43   worker claims for C                -> nothing to claim
+        ",
+    );
+}
+
+/// U04, U06: "it never will" is about one token, and an attempt that was lost before has another.
+#[test]
+fn a_final_word_about_a_rerun_does_not_clear_the_attempt_before_it() {
+    check_with(
+        keyed(1_000, 400),
+        "
+        t=0    A begins                              -> attempt 1
+        t=40   B begins                              -> attempt 2
+        t=75   C begins                              -> refuse outcome unknown
+        t=76   webhook says never will about B       -> noted, unknown
+        t=77   operator says never will              -> too early, from 370
+        t=371  webhook says did not happen about B   -> noted, unknown
+        t=372  probe says did not happen             -> retryable
+        ",
+    );
+}
+
+/// U06: what is said of one attempt frees no other.
+#[test]
+fn a_word_about_an_earlier_attempt_does_not_free_the_last() {
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                         -> attempt 1
+        t=1    A did not run                    -> retryable
+        t=2    B begins                         -> attempt 2
+        t=3    B does not know                  -> unknown
+        t=4    webhook says never will about A  -> ignored
+        t=5    webhook says declined about A    -> ignored
+        t=6    webhook says declined about B    -> completed 402
+        ",
+    );
+}
+
+/// U06: a captured webhook does not settle the next use of the key.
+#[test]
+fn a_word_about_an_earlier_use_of_the_key_counts_for_nothing() {
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                           -> attempt 1
+        t=1    A completes 201                    -> completed 201
+        t=1001 webhook says happened 201 about A  -> nothing there
+        t=1002 B begins                           -> attempt 1
+        t=1003 B does not know                    -> unknown
+        t=1004 webhook says happened 201 about A  -> ignored
+        t=1005 webhook says never will about A    -> ignored
+        t=1006 C begins                           -> refuse outcome unknown
+        ",
+    );
+}
+
+/// U05, U07, U09: events come in any order and more than once; the first that settles it counts.
+#[test]
+fn webhooks_in_any_order_settle_a_record_once() {
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                              -> attempt 1
+        t=1    webhook says happened 201 about A     -> evidence, attempt 1
+        t=2    webhook says did not happen about A   -> evidence, attempt 1
+        t=3    webhook says declined about A         -> evidence, attempt 1
+        t=40   webhook says never will about A       -> contradiction, completed 201
+        t=41   webhook says happened 201 about A     -> already
+        t=42   webhook says declined about A         -> contradiction, completed 201
+        t=43   B begins                              -> replay 201
+        ",
+    );
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                              -> attempt 1
+        t=1    A did not run                         -> retryable
+        t=2    webhook says happened 201 about A     -> completed 201
+        t=3    operator says did not happen by force -> settled
+        ",
+    );
+}
+
 /// T02
 #[test]
 fn an_expired_answer_is_gone_where_the_policy_says_so() {
