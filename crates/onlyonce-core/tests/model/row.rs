@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Draft, Effects, Evidence, Progress, Reason, Record, Response, Revision, Seen, Source, State, Terms,
-    Token, Verdict,
+    Asking, Draft, Effects, Evidence, Progress, Reason, Record, Response, Revision, Seen, Source, State,
+    Terms, Token, Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::Timestamp;
@@ -92,6 +93,7 @@ impl Spans {
             horizon: span(self.horizon),
             retention: span(self.retention),
             downstream_retention: span(self.downstream_retention),
+            reconcile_first: None,
         }
     }
 }
@@ -106,8 +108,10 @@ impl Row {
         record.relies_on_memory = self.relies_on_memory;
         record.created_at = moment(self.created_at);
         record.began_at = moment(self.began_at);
-        record.evidence =
-            self.evidence.map(|heard| Box::new(Evidence { verdict: heard.verdict(), by: Source::Webhook }));
+        record.evidence = self.evidence.map(|heard| {
+            let verdict = heard.verdict();
+            Box::new(Evidence { verdict, by: Source::Webhook, at: moment(0), attempt: 0, source: None })
+        });
         record.state = self.state.state();
         Seen { record: Arc::new(record), revision: Revision(0), now: moment(now) }
     }
@@ -182,7 +186,7 @@ impl Where {
             Self::Unknown => State::Unknown {
                 reason: Reason::Lapsed,
                 since: moment(0),
-                asked: 0,
+                asking: Asking::default(),
                 ask_at: None,
                 dead_letter: false,
             },
@@ -256,6 +260,7 @@ pub(crate) static BLANK: LazyLock<Record> = LazyLock::new(|| Record {
         horizon: Duration::ZERO,
         retention: Duration::ZERO,
         downstream_retention: Duration::ZERO,
+        reconcile_first: None,
     },
     attempt: 0,
     token: token(0),
@@ -265,10 +270,11 @@ pub(crate) static BLANK: LazyLock<Record> = LazyLock::new(|| Record {
     written_at: moment(0),
     progress: Progress::default(),
     evidence: None,
+    history: History::default(),
     state: State::Unknown {
         reason: Reason::Lapsed,
         since: moment(0),
-        asked: 0,
+        asking: Asking::default(),
         ask_at: None,
         dead_letter: false,
     },

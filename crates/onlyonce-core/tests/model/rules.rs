@@ -3,7 +3,7 @@
 //! Without a fault each function here is a plain call of its namesake in [`onlyonce_core::machine`].
 
 use onlyonce_core::machine::{
-    self, Admission, Backoff, Decision, Finish, Force, Renewal, Request, Ruled, Ruling,
+    self, About, Admission, Backoff, Decision, Finish, Force, Renewal, Request, Ruled, Ruling, Statement,
 };
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
@@ -147,11 +147,23 @@ impl Rules {
             }
             Verdict::Happened(_) | Verdict::DidNotHappen { .. } | Verdict::StillUnknown => verdict,
         };
-        let backoff = Backoff { first: span(1), max: span(1), tries_max: u32::MAX };
-        let ruling = Ruling { verdict, by, force: Force::No, token: token(u8::MAX), backoff };
+        let probe = Backoff { first: span(1), max: span(1), tries_max: u32::MAX, jitter_permille: 1000 };
+        let statement = Statement::by(by);
+        let about = About::Work;
+        let ruling =
+            Ruling { verdict, about, statement, force: Force::No, token: token(u8::MAX), probe: Some(probe) };
         match machine::verdict(&self.seen(row, now), &ruling) {
-            Ruled::Write(draft) => Some(draft),
-            Ruled::StillRunning | Ruled::TooEarly(_) | Ruled::Settled => None,
+            Ruled::Settles(draft)
+            | Ruled::Keeps(draft)
+            | Ruled::Notes(draft, _)
+            | Ruled::Contradicts(draft) => Some(draft),
+            Ruled::Ignores(_, draft) => draft,
+            Ruled::Already
+            | Ruled::StillRunning
+            | Ruled::TooEarly(_)
+            | Ruled::Settled
+            | Ruled::NothingToAsk
+            | Ruled::Absent => None,
         }
     }
 
