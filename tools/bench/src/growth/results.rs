@@ -12,7 +12,7 @@ const READY_RECORDS_PROMISED: u64 = 1_000_000;
 const READY_MS: Bound = Bound::AtMost { floor: 100.0, goal: 100.0 };
 /// Over the bare handler and two bare durable writes.
 const REST_MS: Bound = Bound::AtMost { floor: 0.15, goal: 0.15 };
-/// A fresh request has two commits. Whatever else commits while it is counted is no request's.
+/// A fresh request has two commits. The margin is for what else commits meanwhile.
 const COMMITS_ONE: Bound = Bound::AtMost { floor: 2.01, goal: 2.01 };
 const COMMITS_REPLAY: Bound = Bound::AtMost { floor: 0.001, goal: 0.001 };
 
