@@ -32,7 +32,7 @@ pub(crate) struct Lease {
     pub(crate) deadline: Instant,
     /// What the store last showed, and when this node asked.
     held: Mutex<(Seen, Instant)>,
-    /// Dropped with the lease, which ends what its followers wait for. None where another request leads this key here.
+    /// Held until the lease is dropped, which wakes its followers. None if another request leads this key here.
     leader: Option<Leader>,
 }
 

@@ -204,7 +204,7 @@ pub(super) fn address(node: &Node) -> Read<SocketAddr> {
 
 fn path(node: &Node) -> Read<PathBuf> {
     match text(node)? {
-        empty if empty.is_empty() => wrong(empty, "names no file"),
+        empty if empty.is_empty() => wrong(empty, "names no file; write the path of one"),
         path => Ok(path.into()),
     }
 }

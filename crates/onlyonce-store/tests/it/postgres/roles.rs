@@ -91,7 +91,7 @@ async fn everything_works(store: &Postgres) {
     assert_eq!(store.erase([1; 32], 10).await.unwrap(), 2, "a record, and one in the archive");
     let log = store.audit().list(audit::Query { limit: 9, ..audit::Query::default() }).await.unwrap().entries;
     assert_eq!(log.iter().map(|written| &written.entry.key).collect::<Vec<_>>(), [&None, &None]);
-    assert_eq!(store.audit().reap(Duration::ZERO, 9).await.unwrap(), 2);
+    assert_eq!(store.audit().prune(Duration::ZERO, 9).await.unwrap(), 2);
     let token = Token([1; 16]);
     assert_eq!(store.claim(token, Duration::from_secs(9), 9).await.unwrap().len(), 1);
     assert!(store.settle("m", token, Settled::Dead { error: "gone".into() }).await.unwrap());

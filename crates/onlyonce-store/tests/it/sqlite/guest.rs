@@ -145,7 +145,7 @@ async fn a_guest_refuses_every_write() {
         store.erase([1; 32], 9).await.err(),
         store.raise_epoch().await.err(),
         store.audit().write(entry("e2")).await.err(),
-        store.audit().reap(Duration::ZERO, 9).await.err(),
+        store.audit().prune(Duration::ZERO, 9).await.err(),
         store.outbox().unwrap().claim(token, HOUR, 9).await.err(),
         store.outbox().unwrap().settle("m", token, settled).await.err(),
     ];
