@@ -8,7 +8,6 @@ use base64::engine::general_purpose::STANDARD;
 use http::HeaderName;
 use onlyonce::fingerprint::Pointer;
 
-use super::above_zero;
 use crate::config::reader::Section;
 use crate::config::secret::Environment;
 use crate::config::setting::kind::{FLAG, HEADER, Kind, POINTER, SECRETS, Words};
@@ -20,7 +19,7 @@ use crate::webhook::preset::{NONE, Preset, STRIPE};
 const PRESET: Words<&'static Preset> = Words(&[("none", &NONE), ("stripe", &STRIPE)]);
 const SCHEME: Words<Scheme> =
     Words(&[("onlyonce", Scheme::Onlyonce), ("stripe", Scheme::Stripe), ("standard", Scheme::Standard)]);
-const TOLERANCE: Kind<Duration> = Kind("span", above_zero);
+const TOLERANCE: Kind<Duration> = Kind("span", tolerance);
 const VERDICTS: Kind<BTreeMap<String, Word>> = Kind("table of words", verdicts);
 const DECLINED: Kind<u16> = Kind("HTTP status", declined);
 const NAME_CHARS_MAX: usize = 64;
@@ -165,6 +164,11 @@ fn of_member(name: &str, wrong: Wrong) -> Wrong {
         Some(value) => Wrong { value: Some(format!("{name} = {value}")), ..wrong },
         None => Wrong { remedy: format!("{name} {}", wrong.remedy), ..wrong },
     }
+}
+
+fn tolerance(node: &Node, _: &Environment<'_>) -> Read<Duration> {
+    let span = value::span(node)?;
+    if span.is_zero() { wrong(&node.value, "would refuse every request; set 5m") } else { Ok(span) }
 }
 
 fn declined(node: &Node, _: &Environment<'_>) -> Read<u16> {
