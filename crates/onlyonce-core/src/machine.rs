@@ -57,7 +57,7 @@ use crate::scope::Scope;
 use crate::time::{Due, Timestamp, When};
 
 pub use self::verdict::{
-    About, Backoff, Force, Ignored, Ruled, Ruling, Statement, ask, probe_failed, stop_asking, verdict,
+    About, Backoff, Force, Ignored, Ruled, Ruling, Statement, ask, note, probe_failed, stop_asking, verdict,
 };
 pub use self::view::{Action, ActionName, Facts, Refused, actions, facts, time_line, why};
 

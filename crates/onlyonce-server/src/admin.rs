@@ -25,6 +25,7 @@ pub(crate) use figures::Figures;
 
 use crate::config::AdminToken;
 use crate::problem;
+use crate::webhook::{self, Webhooks};
 
 /// The state of the admin port.
 #[derive(Debug)]
@@ -37,13 +38,18 @@ pub(crate) struct Admin {
 }
 
 /// Serves until the task is dropped.
-pub(crate) async fn serve(listener: TcpListener, admin: Arc<Admin>) -> std::io::Result<()> {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    admin: Arc<Admin>,
+    webhooks: Arc<Webhooks>,
+) -> std::io::Result<()> {
     let routes = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .fallback(not_found)
-        .with_state(admin);
+        .with_state(admin)
+        .merge(webhook::router(webhooks));
     axum::serve(listener, routes.into_make_service_with_connect_info::<SocketAddr>()).await
 }
 

@@ -11,13 +11,16 @@ mod demo;
 mod gateway;
 mod logs;
 mod node;
+mod probe;
 mod problem;
 mod published;
+mod saying;
 mod store;
 #[doc(hidden)]
 pub mod testing;
 mod tls;
 mod view;
+mod webhook;
 
 use std::process::ExitCode;
 

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use crate::admin::{self, Admin, Figures};
 use crate::config::Config;
 use crate::gateway::{Gateway, Place};
+use crate::probe::Prober;
 use crate::store;
 
 /// Refuses to serve from a store that does not keep a promise.
@@ -34,6 +35,7 @@ pub(crate) struct Node {
     pub(crate) admin: SocketAddr,
     engine: Arc<Engine>,
     store: Arc<dyn Store>,
+    prober: Prober,
     workers: Workers,
     administration: JoinHandle<std::io::Result<()>>,
     upkeep: JoinHandle<()>,
@@ -49,6 +51,8 @@ impl Node {
         let listener = listener
             .with_context(|| format!("cannot listen on \"{}\"; set admin to a free address", config.admin))?;
         let address = listener.local_addr()?;
+        let prober = Prober::default();
+        engine.use_probes(prober.probes(&config)?);
         let workers = Workers::start(&engine, &config.background);
         let upkeep = tokio::spawn(figures.run_upkeep());
         let admin = Arc::new(Admin {
@@ -58,8 +62,8 @@ impl Node {
             store_timeout: config.default.policy.store_timeout,
         });
         let gateway = Gateway::start(config, engine.clone(), Place::Threads).await?;
-        let administration = tokio::spawn(admin::serve(listener, admin));
-        Ok(Self { gateway, admin: address, engine, store, workers, administration, upkeep })
+        let administration = tokio::spawn(admin::serve(listener, admin, gateway.webhooks()));
+        Ok(Self { gateway, admin: address, engine, store, prober, workers, administration, upkeep })
     }
 
     /// The line printed once the node serves; scripts wait for it.
@@ -70,7 +74,9 @@ impl Node {
 
     /// Serves with these settings from the next request on; returns the settings that need a restart.
     pub(crate) fn reload(&mut self, config: Config) -> Result<Vec<&'static str>> {
+        let probes = self.prober.probes(&config)?;
         let stays = self.gateway.reload(config)?;
+        self.engine.use_probes(probes);
         self.workers = Workers::start(&self.engine, &self.gateway.config().background);
         Ok(stays)
     }

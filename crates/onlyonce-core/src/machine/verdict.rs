@@ -475,6 +475,21 @@ fn put_off(draft: &mut Draft, until: Option<When>) {
     }
 }
 
+/// A webhook that says nothing about the outcome, kept in the history of an unknown record: a person may want to know. None
+/// where nothing is to be kept.
+pub fn note(seen: &Seen, about: About, statement: &Statement) -> Option<Box<Draft>> {
+    let record = &*seen.record;
+    let is_about = match about {
+        About::Attempt(token) => token == record.token || record.history.tokens.contains(&token),
+        About::Work => true,
+    };
+    let mut draft = still_asked(seen).filter(|_| is_about)?;
+    let Statement { by, who, source, detail } = statement.clone();
+    let entry = Entry::new(seen.now, record.attempt, What::Webhook, by);
+    draft.history.push(Entry { said: Some(Said::Ignored), who, source, detail, ..entry });
+    Some(draft)
+}
+
 /// The reconciler is about to ask about this record: until `claimed_for` is over no other node does. None where it is not
 /// due, or nobody asks about it.
 pub fn ask(seen: &Seen, claimed_for: Duration) -> Option<Box<Draft>> {
