@@ -8,13 +8,12 @@ use onlyonce::Engine;
 use onlyonce::store::{Level, Store};
 use onlyonce::worker::Workers;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
-use crate::admin::{self, Admin, Figures};
+use crate::admin::{self, Admin, Administration, Figures};
 use crate::config::Config;
 use crate::gateway::{Gateway, Place};
 use crate::probe::Prober;
-use crate::store;
+use crate::{store, webhook};
 
 /// Refuses to serve from a store that does not keep a promise.
 async fn refuse_unfit(engine: &Engine) -> Result<()> {
@@ -37,8 +36,8 @@ pub(crate) struct Node {
     store: Arc<dyn Store>,
     prober: Prober,
     workers: Workers,
-    administration: JoinHandle<std::io::Result<()>>,
-    upkeep: JoinHandle<()>,
+    administration: Administration,
+    operators: Arc<Admin>,
 }
 
 impl Node {
@@ -54,16 +53,12 @@ impl Node {
         let prober = Prober::default();
         engine.use_probes(prober.probes(&config)?);
         let workers = Workers::start(&engine, &config.background);
-        let upkeep = tokio::spawn(figures.run_upkeep());
-        let admin = Arc::new(Admin {
-            engine: engine.clone(),
-            figures,
-            tokens: config.admin_tokens.clone(),
-            store_timeout: config.default.policy.store_timeout,
-        });
+        let operators = Admin::new(engine.clone(), figures, &config, address);
         let gateway = Gateway::start(config, engine.clone(), Place::Threads).await?;
-        let administration = tokio::spawn(admin::serve(listener, admin, gateway.webhooks()));
-        Ok(Self { gateway, admin: address, engine, store, prober, workers, administration, upkeep })
+        // Webhooks are signed, and need no token.
+        let open = webhook::router(gateway.webhooks());
+        let administration = admin::serve(listener, &operators, open);
+        Ok(Self { gateway, admin: address, engine, store, prober, workers, administration, operators })
     }
 
     /// The line printed once the node serves; scripts wait for it.
@@ -77,21 +72,21 @@ impl Node {
         let probes = self.prober.probes(&config)?;
         let stays = self.gateway.reload(config)?;
         self.engine.use_probes(probes);
-        self.workers = Workers::start(&self.engine, &self.gateway.config().background);
+        let config = self.gateway.config();
+        self.workers = Workers::start(&self.engine, &config.background);
+        self.operators.reload(&config);
         Ok(stays)
     }
 
     /// Stops accepting, finishes requests in flight within `stop_after`, abandons the rest, and closes the store. The admin port
     /// answers until then.
     pub(crate) async fn stop(self) {
-        let Self { gateway, engine, store, workers, administration, upkeep, .. } = self;
+        let Self { gateway, engine, store, workers, administration, operators, .. } = self;
+        operators.announce_stop();
         let stop_after = gateway.config().stop_after;
         gateway.stop(stop_after).await;
-        upkeep.abort();
-        administration.abort();
-        // It ends as aborted.
-        drop(administration.await);
-        drop((workers, engine));
+        administration.stop().await;
+        drop((workers, engine, operators));
         // A client that keeps its connection is no failure: the store loses nothing when the process ends.
         if let Err(error) = store::close(store).await {
             tracing::warn!(%error, "the store was not closed");

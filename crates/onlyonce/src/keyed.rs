@@ -111,7 +111,7 @@ where
         call.body = match read_request(body, bytes_max).await {
             Ok(Some(bytes)) => bytes,
             Ok(None) => {
-                keyed.counts.request(Decision::Limited);
+                keyed.tally(Decision::Limited);
                 let answer = keyed.refuse(&Refusal::BodyTooLarge { bytes_max });
                 keyed.log(Decision::Limited, Duration::ZERO, None, answer.status());
                 return Ok(answer);
@@ -188,7 +188,7 @@ impl Keyed {
 
     /// A request is counted once and logged once, with what it took beyond the work itself.
     fn decided(&self, decision: Decision, added: Duration, attempt: Option<u32>, status: StatusCode) {
-        self.counts.request(decision);
+        self.tally(decision);
         self.engine().times.added(decision, added);
         self.log(decision, added, attempt, status);
     }
@@ -204,6 +204,17 @@ impl Keyed {
             status = status.as_u16(),
             added_us = u64::try_from(added.as_micros()).unwrap_or(u64::MAX),
         );
+    }
+
+    fn tally(&self, decision: Decision) {
+        self.counts.request(decision);
+        self.engine().times.tally.decided(decision);
+    }
+
+    /// It passed, and would have been decided on so.
+    pub(crate) fn observed(&self, decision: Decision) {
+        self.counts.observed(decision);
+        self.engine().times.tally.decided(Decision::Observed);
     }
 
     fn refuse<R>(&self, refusal: &Refusal) -> Response<Body<R>> {
