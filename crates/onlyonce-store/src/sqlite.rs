@@ -70,6 +70,7 @@ pub use backup::Progress;
 pub use check::Health;
 pub use guest::Guest;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
+pub use owner::Holder;
 use rusqlite::Connection;
 pub use transaction::Transaction;
 
