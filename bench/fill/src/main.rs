@@ -22,6 +22,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
     Draft, Effects, Id, Progress, Record, Response, Revision, Source, State, Terms, Token,
@@ -132,6 +133,7 @@ fn completed(number: u64, retention: Duration) -> (Id, Box<Draft>) {
             horizon: HOUR,
             retention: 24 * HOUR,
             downstream_retention: 24 * HOUR,
+            reconcile_first: None,
         },
         attempt: 1,
         token: Token(u128::from(number).to_be_bytes()),
@@ -141,6 +143,7 @@ fn completed(number: u64, retention: Duration) -> (Id, Box<Draft>) {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        history: History::default(),
         state: State::Completed { response: Some(Arc::new(response)), by: Source::Attempt, expires_at },
     });
     (id, draft)

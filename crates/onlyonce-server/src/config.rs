@@ -112,6 +112,12 @@ fn some<T>(sources: &Sources, read: impl FnOnce(&Section<'_>) -> T) -> Result<T,
     if faults.is_empty() { Ok(some) } else { Err(Faults(faults)) }
 }
 
+/// A span as settings write it, or what is wrong with it.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    let told = |wrong: Vec<value::Wrong>| wrong.into_iter().next().map(|wrong| wrong.remedy).unwrap_or_default();
+    value::span(&tree::Node::text(text, Place::Default)).map_err(told)
+}
+
 /// What a worker on a store goes by.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {

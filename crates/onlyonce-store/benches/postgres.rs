@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
     Draft, Effects, Id, Progress, Record, Response, Revision, Source, State, Terms, Token,
@@ -220,6 +221,7 @@ fn record(key: &str, state: State<When>) -> (Id, Box<Draft>) {
             horizon: HOUR,
             retention: HOUR,
             downstream_retention: 24 * HOUR,
+            reconcile_first: None,
         },
         attempt: 1,
         token: Token([5; 16]),
@@ -229,6 +231,7 @@ fn record(key: &str, state: State<When>) -> (Id, Box<Draft>) {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        history: History::default(),
         state,
     };
     (id, Box::new(draft))

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
     Draft, Effects, Id, Progress, Record, Response, Revision, Source, State, Terms, Token,
@@ -313,6 +314,7 @@ fn draft(number: u64, state: State<When>) -> (Id, Box<Draft>) {
             horizon: HOUR,
             retention: 24 * HOUR,
             downstream_retention: 24 * HOUR,
+            reconcile_first: None,
         },
         attempt: 1,
         token: Token(u128::from(number).to_be_bytes()),
@@ -322,6 +324,7 @@ fn draft(number: u64, state: State<When>) -> (Id, Box<Draft>) {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        history: History::default(),
         state,
     });
     (id, draft)

@@ -5,6 +5,9 @@
 //! 3. Entries are deleted by age and by nothing else. Erasing a scope takes keys and labels out of its entries, and leaves
 //!    that something was done, by whom and when.
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) mod table;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,7 +100,7 @@ impl Query {
     }
 }
 
-/// Some entries, newest first, and where to go on.
+/// Some entries, newest first, and where to go on. A page may be short, or empty, and still have a next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     /// The entries.

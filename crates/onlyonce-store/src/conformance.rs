@@ -28,13 +28,16 @@
 //!    case that is named for it. A promise that no broken engine breaks is not tested.
 
 pub mod agreement;
+pub mod audit;
 pub mod clock;
 pub mod epoch;
+pub mod erase;
 pub mod outbox;
 pub mod random;
 pub mod reap;
 pub mod record;
 pub mod scan;
+pub mod search;
 pub mod story;
 pub mod swap;
 mod world;
@@ -78,6 +81,7 @@ macro_rules! conformance {
             record::every_field_of_every_state_survives
             record::header_values_that_are_not_text_survive
             record::bodies_of_any_size_survive
+            record::a_long_history_survives
             record::random_records_survive
             reap::what_has_finished_and_expired_is_deleted
             reap::what_has_not_expired_is_kept
@@ -98,6 +102,29 @@ macro_rules! conformance {
             scan::unknown_records_come_oldest_first
             scan::a_cursor_of_somebody_elses_is_refused
             scan::an_empty_store_has_one_empty_page
+            search::a_search_finds_a_key_and_the_beginning_of_one
+            search::a_search_takes_its_text_as_it_is
+            search::a_search_finds_a_label
+            search::a_search_finds_a_scope_in_hex
+            search::a_search_finds_an_id_in_hex
+            search::a_search_goes_with_every_other_filter
+            search::dead_letters_are_listed_alone
+            audit::an_entry_is_written_with_its_change
+            audit::an_entry_of_a_lost_swap_is_not_written
+            audit::an_entry_that_is_sent_twice_is_written_once
+            audit::an_entry_can_be_written_by_itself
+            audit::the_log_comes_newest_first
+            audit::the_log_is_narrowed_by_every_filter
+            audit::the_log_is_narrowed_by_time
+            audit::pages_of_the_log_show_each_entry_once_while_more_are_written
+            audit::entries_are_deleted_by_age
+            audit::entries_outlive_their_records
+            audit::a_foreign_cursor_of_the_log_is_refused
+            erase::an_erased_scope_leaves_no_expired_record
+            erase::erasing_leaves_what_has_not_expired
+            erase::erasing_deletes_no_more_than_the_limit
+            erase::erasing_reaches_the_archive
+            erase::erasing_takes_keys_and_labels_out_of_the_log
             epoch::the_epoch_stays_until_it_is_raised
             epoch::an_epoch_that_was_raised_is_seen_by_the_next_look
             epoch::of_many_who_raise_it_each_sees_a_higher_one
@@ -152,7 +179,7 @@ pub fn leave_out<S: Store>(make: impl Future<Output = S>, part: &str) {
     let promises = runtime.expect("a runtime for the case").block_on(async { make.await.promises() });
     let is_promised = match part {
         "reap" => promises.expiry == Expiry::Ours,
-        "scan" => promises.listing == Listing::Immediate,
+        "scan" | "search" => promises.listing == Listing::Immediate,
         "clock" => promises.clock == Clock::One,
         _ => true,
     };

@@ -1,4 +1,7 @@
 //! Listings: which records, in which order, and where a page ended.
+//!
+//! No engine has an index by scope, key, label or route: it would cost every request. So a page of a listing that is narrowed
+//! by one of them examines a bounded number of records ([`EXAMINED_MAX`]) and may be short, or empty, with a cursor to go on.
 
 use onlyonce_core::machine;
 use onlyonce_core::record::{Id, Record, Seen, StateSet};
@@ -16,9 +19,9 @@ pub struct Query {
     pub scope: Option<[u8; 32]>,
     /// Only those of this route.
     pub route: Option<Arc<str>>,
-    /// Only those the reconciler has given up on.
+    /// Only those the reconciler has given up on. [`Order::UnknownSince`] finds them without examining other states.
     pub dead_letter: bool,
-    /// Only those that fit what somebody has in hand.
+    /// Only those that fit what somebody has in hand. The beginning of a record's id is found at once in [`Order::Any`].
     pub search: Option<Search>,
     /// Which of them, and in which order.
     pub order: Order,
@@ -62,11 +65,23 @@ impl Query {
             && self.search.as_ref().is_none_or(|search| search.fits(record))
     }
 
+    /// Whether a record may be left out for another reason than its order.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn is_narrow(&self) -> bool {
+        let is_filtered = self.scope.is_some() || self.route.is_some() || self.search.is_some();
+        is_filtered || self.dead_letter || self.states != StateSet::ALL
+    }
+
     /// A page and one record more, which only says that there is another page.
     pub(crate) fn one_more(&self) -> usize {
         self.limit.saturating_add(1)
     }
 }
+
+/// How many records a page of a narrowed listing examines, in engines that keep records in a table. Among a million records
+/// that takes SQLite some 5 ms.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) const EXAMINED_MAX: usize = 10_000;
 
 /// What somebody has in hand who looks for a record: a key or the beginning of one, a label, a scope or a record's id in hex
 /// or the beginning of one.
@@ -97,6 +112,18 @@ impl Search {
         (is_hex && self.text.len() >= Self::HEX_DIGITS_MIN).then(|| self.text.to_ascii_lowercase())
     }
 
+    /// The scopes and ids that begin so; none where the text is no beginning of one.
+    #[cfg(any(feature = "sqlite", feature = "postgres", test))]
+    pub(crate) fn digests(&self) -> Option<Digests> {
+        let prefix = self.hex_prefix()?;
+        let filled = |digit: char| {
+            let digits: String = prefix.chars().chain(std::iter::repeat(digit)).take(64).collect();
+            let byte = |place: usize| u8::from_str_radix(&digits[2 * place..2 * place + 2], 16);
+            std::array::from_fn(|place| byte(place).expect("a prefix has hex digits only"))
+        };
+        Some(Digests { first: filled('0'), last: filled('f') })
+    }
+
     /// The text itself: a whole key or label.
     pub fn text(&self) -> &str {
         &self.text
@@ -119,15 +146,24 @@ impl Search {
     }
 }
 
+/// All digests that begin alike, from the first to the last.
+#[cfg(any(feature = "sqlite", feature = "postgres", test))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Digests {
+    pub(crate) first: [u8; 32],
+    pub(crate) last: [u8; 32],
+}
+
 /// Which records a listing shows, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// All, in an order of the engine's own: each record that stands there all the while exactly once. A page may be
     /// short, or empty, and still have a next.
     Any,
-    /// Those that are due by the store's clock, by (due time, id).
+    /// Those that are due by the store's clock, by (due time, id). For workers: narrowed by more than states, a page examines
+    /// all that is due.
     Due,
-    /// Those whose outcome is unknown, by (since when, id).
+    /// Those whose outcome is unknown, by (since when, id). A page may be short, or empty, and still have a next.
     UnknownSince,
 }
 
@@ -144,17 +180,17 @@ pub struct Page {
     pub next: Option<Cursor>,
 }
 
-/// What the engines here put into a cursor: the last record of the page, and the moment it was listed by.
+/// What the engines here put into a cursor: the last record that the page examined, and what it was listed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    /// When it was due, or since when it was unknown; the same for all in a listing by id.
+    /// When it was due, or since when it was unknown; in [`Order::Any`] whatever the engine goes by.
     pub(crate) at: Timestamp,
     pub(crate) id: Id,
 }
 
 impl Place {
     /// Before every record.
-    const START: Self = Self { at: Timestamp::from_micros(i64::MIN), id: Id([0; 32]) };
+    pub(crate) const START: Self = Self { at: Timestamp::from_micros(i64::MIN), id: Id([0; 32]) };
 
     /// Where a listing goes on; none at its beginning.
     ///
@@ -179,16 +215,31 @@ impl Place {
     }
 }
 
-fn foreign() -> Error {
+pub(crate) fn foreign() -> Error {
     Error::new(ErrorKind::Other, "the cursor is none of this listing's; begin the listing anew without one")
 }
 
-/// A page of what was found: up to `one_more` records in order, each with its place.
-pub(crate) fn page<T>(mut found: Vec<(Place, T)>, limit: usize) -> (Vec<T>, Option<Cursor>) {
-    let has_next = found.len() > limit;
-    found.truncate(limit);
-    let next = found.last().filter(|_| has_next).map(|(place, _)| place.cursor());
-    (found.into_iter().map(|(_, record)| record).collect(), next)
+/// What an engine found for a page.
+pub(crate) struct Found<T> {
+    /// Up to `one_more` records in order, each with its place.
+    pub(crate) records: Vec<(Place, T)>,
+    /// The last place that was examined, where there may be more after it.
+    pub(crate) examined: Option<Place>,
+}
+
+impl<T> Found<T> {
+    /// All there is, or enough for a page.
+    pub(crate) fn all(records: Vec<(Place, T)>) -> Self {
+        Self { records, examined: None }
+    }
+
+    /// The page, and where to go on.
+    pub(crate) fn page(mut self, limit: usize) -> (Vec<T>, Option<Cursor>) {
+        let last = limit.checked_sub(1).and_then(|last| self.records.get(last)).map(|(place, _)| *place);
+        let next = if self.records.len() > limit { last } else { self.examined };
+        self.records.truncate(limit);
+        (self.records.into_iter().map(|(_, record)| record).collect(), next.map(Place::cursor))
+    }
 }
 
 #[cfg(test)]
@@ -205,5 +256,33 @@ mod tests {
             assert_eq!(Place::of(&query).unwrap_err().kind(), ErrorKind::Other, "{bytes:?}");
         }
         assert!(Place::START < place);
+    }
+
+    #[test]
+    fn a_page_goes_on_after_what_it_shows_or_after_what_it_examined() {
+        let place = |number: u8| Place { at: Timestamp::from_micros(0), id: Id([number; 32]) };
+        let found = |count: u8, examined: Option<u8>| Found {
+            records: (1..=count).map(|number| (place(number), number)).collect(),
+            examined: examined.map(place),
+        };
+        let cursor = |number: u8| Some(place(number).cursor());
+        assert_eq!(found(3, None).page(2), (vec![1, 2], cursor(2)));
+        assert_eq!(found(3, Some(9)).page(2), (vec![1, 2], cursor(2)));
+        assert_eq!(found(2, Some(9)).page(2), (vec![1, 2], cursor(9)));
+        assert_eq!(found(0, Some(9)).page(2), (vec![], cursor(9)));
+        assert_eq!(found(2, None).page(2), (vec![1, 2], None));
+    }
+
+    #[test]
+    fn a_beginning_in_hex_is_a_range_of_digests() {
+        let digests = Search::new("aBcdef012").digests().unwrap();
+        assert_eq!(digests.first[..6], [0xab, 0xcd, 0xef, 0x01, 0x20, 0x00]);
+        assert_eq!(digests.last[..6], [0xab, 0xcd, 0xef, 0x01, 0x2f, 0xff]);
+        let whole = "5a".repeat(32);
+        let whole = Search::new(whole).digests().unwrap();
+        assert_eq!((whole.first, whole.last), ([0x5a; 32], [0x5a; 32]));
+        for text in ["abcdef0", "abcdefgh", "é1234567", &"5a".repeat(33), ""] {
+            assert_eq!(Search::new(text).digests(), None, "{text}");
+        }
     }
 }

@@ -276,7 +276,7 @@ impl Store for Memory {
             Order::Due => self.list_due(&query, Place::or_start(after)),
             Order::UnknownSince => self.list_unknown(&query, Place::or_start(after)),
         };
-        let (records, next) = listing::page(found, query.limit);
+        let (records, next) = listing::Found::all(found).page(query.limit);
         Ok(Page { records, next })
     }
 
@@ -472,11 +472,14 @@ mod tests {
         store.swap(id, insert(1, draft)).await.unwrap();
         assert_eq!(due(&store, id), [clock.now().plus(Policy::default().lease)]);
         let seen = store.load(id).await.unwrap().unwrap();
-        let forgotten = machine::forget(&seen, Token([4; 16]), machine::Force::Yes).unwrap();
+        let machine::Forget::Write(forgotten) = machine::forget(&seen, Token([4; 16]), machine::Force::Yes)
+        else {
+            panic!("it is forgotten")
+        };
         let change = Change { expected: Some(Revision(1)), ..insert(2, forgotten) };
         store.swap(id, change).await.unwrap();
         assert_eq!(due(&store, id), [clock.now()]);
-        assert_eq!(store.reap(9).await.unwrap(), 1);
+        assert_eq!(Store::reap(&store, 9).await.unwrap(), 1);
         assert!(due(&store, id).is_empty() && store.shard(id).rows.is_empty());
     }
 

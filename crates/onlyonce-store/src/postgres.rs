@@ -33,8 +33,10 @@
 //! A pooler in front must use session pooling (PgBouncer: `pool_mode=session`): statements are prepared once per
 //! connection, and time-outs are session settings.
 
+mod audit;
 mod connection;
 mod doubt;
+mod erase;
 mod examine;
 mod failure;
 mod look;
@@ -67,12 +69,13 @@ use self::row::{Moment, Swap, column};
 use self::statement::Verb;
 use self::url::Database;
 use self::write::Answer;
+use crate::audit::Entry;
 use crate::batch::{Batcher, Limits};
 use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
 use crate::promises::{Clock, Expiry, Listing, Survives};
 use crate::{
-    Change, Count, Epoch, EpochSeen, Error, ErrorKind, Expired, Finding, Page, Promises, Query, Schema,
-    Store, Swapped,
+    Audit, Change, Count, Epoch, EpochSeen, Error, ErrorKind, Expired, Finding, Page, Promises, Query,
+    Schema, Store, Swapped,
 };
 
 /// How a database is used. Every value works; the defaults were measured.
@@ -196,7 +199,7 @@ impl Postgres {
 
     /// [`Store::swap`] in a transaction of the caller's, in the same database: the record commits or rolls back together with
     /// the caller's own rows. If the swap is lost, the record is shown as the transaction sees it. The record stays locked
-    /// until the transaction ends: call it last.
+    /// until the transaction ends: call it last. What is attached to the change is written with it.
     ///
     /// # Errors
     ///
@@ -237,7 +240,7 @@ impl Store for Postgres {
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
         self.check_release()?;
         let swap = Swap::of(id, change);
-        // A write with messages is not batched: they belong to one row, and are rare.
+        // A write with messages or an audit entry is not batched: they belong to one row, and are rare.
         if !swap.with.is_empty() {
             return write::in_a_task(self.requests.clone(), self.alone.clone(), swap).await;
         }
@@ -255,6 +258,11 @@ impl Store for Postgres {
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.check_release()?;
         reap::reap(&self.background, limit, self.expired).await
+    }
+
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        self.check_release()?;
+        erase::erase(&self.background, scope, limit).await
     }
 
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
@@ -305,25 +313,26 @@ impl Store for Postgres {
         Some(self)
     }
 
-    async fn erase(&self, _: [u8; 32], _: usize) -> Result<usize, Error> {
-        Err(Error::new(ErrorKind::Other, "temporary"))
-    }
-
-    fn audit(&self) -> &dyn crate::Audit {
+    fn audit(&self) -> &dyn Audit {
         self
     }
 }
 
 #[async_trait]
-impl crate::Audit for Postgres {
-    async fn write(&self, _: crate::audit::Entry) -> Result<(), Error> {
-        Err(Error::new(ErrorKind::Other, "temporary"))
+impl Audit for Postgres {
+    async fn write(&self, entry: Entry) -> Result<(), Error> {
+        self.check_release()?;
+        audit::write(&self.requests, &entry).await
     }
-    async fn list(&self, _: crate::audit::Query) -> Result<crate::audit::Page, Error> {
-        Err(Error::new(ErrorKind::Other, "temporary"))
+
+    async fn list(&self, query: crate::audit::Query) -> Result<crate::audit::Page, Error> {
+        self.check_release()?;
+        audit::list(&self.background, &query).await
     }
-    async fn reap(&self, _: Duration, _: usize) -> Result<usize, Error> {
-        Err(Error::new(ErrorKind::Other, "temporary"))
+
+    async fn reap(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        self.check_release()?;
+        audit::reap(&self.background, age, limit).await
     }
 }
 

@@ -40,13 +40,16 @@
 //! another program keeps the WAL from beginning anew, so that it grows.
 
 mod abandon;
+mod audit;
 mod backup;
 mod check;
 mod checkpoint;
 mod connection;
+mod erase;
 mod failure;
 mod file;
 mod guest;
+mod guest_store;
 mod latch;
 mod migration;
 mod open;
@@ -69,6 +72,7 @@ use async_trait::async_trait;
 pub use backup::Progress;
 pub use check::Health;
 pub use guest::Guest;
+pub use guest_store::GuestStore;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
 pub use owner::Holder;
 use rusqlite::Connection;
@@ -82,10 +86,11 @@ use self::reader::{Lists, Looks};
 use self::row::Swap;
 use self::writer::{Counts, Size, Statements, Writer};
 pub use crate::Expired;
+use crate::audit::Entry;
 use crate::clock::Clock;
 use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
 use crate::promises::{self, Expiry, Finding, Level, Listing, Promises, Survives};
-use crate::{Change, Count, Epoch, EpochSeen, Error, ErrorKind, Page, Query, Store, Swapped};
+use crate::{Audit, Change, Count, Epoch, EpochSeen, Error, ErrorKind, Page, Query, Store, Swapped};
 
 /// Every step of this engine at which a test may let the process die; see [`mod@crate::failpoint`].
 pub const FAILPOINTS: [&str; 14] = [
@@ -199,8 +204,38 @@ impl Sqlite {
         self.lists.as_ref().expect("a store that is not dropped has its readers")
     }
 
+    /// Deletes up to `limit` records that have finished and expired, of all scopes or of one. The writer judges each again.
+    async fn delete_expired(
+        &self,
+        scope: Option<[u8; 32]>,
+        limit: usize,
+        expired: Expired,
+    ) -> Result<usize, Error> {
+        let clock = self.clock.clone();
+        let find = move |connection: &Connection| reap::candidates(connection, scope, limit, clock.now());
+        let candidates = self.lists().run(find).await?;
+        let mut deleted = 0;
+        for ids in candidates.chunks(reap::ROWS_MAX) {
+            let ids = ids.to_vec();
+            let size = Size { rows: ids.len(), bytes: 0, statements: Statements::Many };
+            deleted +=
+                self.writer.submit(size, move |writer, now| reap::delete(writer, &ids, expired, now)).await?;
+        }
+        Ok(deleted)
+    }
+
     fn epoch_now(&self) -> MutexGuard<'_, Epoch> {
         self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn promises() -> Promises {
+    Promises {
+        clock: promises::Clock::One,
+        survives: Survives::Crash,
+        listing: Listing::Immediate,
+        expiry: Expiry::Ours,
+        transactions: true,
     }
 }
 
@@ -221,7 +256,11 @@ impl Store for Sqlite {
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
         let clock = self.clock.clone();
-        self.lists().run(move |connection| scan::list(connection, &*clock, &query)).await
+        let list = move |connection: &Connection| {
+            let snapshot = connection.unchecked_transaction()?;
+            scan::list(&snapshot, &|| clock.now(), &query)
+        };
+        self.lists().run(list).await
     }
 
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
@@ -229,17 +268,11 @@ impl Store for Sqlite {
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
-        let clock = self.clock.clone();
-        let find = move |connection: &Connection| reap::candidates(connection, limit, clock.now());
-        let candidates = self.lists().run(find).await?;
-        let mut reaped = 0;
-        for ids in candidates.chunks(reap::ROWS_MAX) {
-            let (ids, expired) = (ids.to_vec(), self.expired);
-            let size = Size { rows: ids.len(), bytes: 0, statements: Statements::Many };
-            reaped +=
-                self.writer.submit(size, move |writer, now| reap::delete(writer, &ids, expired, now)).await?;
-        }
-        Ok(reaped)
+        self.delete_expired(None, limit, self.expired).await
+    }
+
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        erase::erase(self, scope, limit).await
     }
 
     async fn epoch(&self) -> Result<EpochSeen, Error> {
@@ -274,38 +307,37 @@ impl Store for Sqlite {
     }
 
     fn promises(&self) -> Promises {
-        Promises {
-            clock: promises::Clock::One,
-            survives: Survives::Crash,
-            listing: Listing::Immediate,
-            expiry: Expiry::Ours,
-            transactions: true,
-        }
+        promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
         Some(self)
     }
 
-    async fn erase(&self, _: [u8; 32], _: usize) -> Result<usize, Error> {
-        Err(Error::new(ErrorKind::Other, "temporary"))
-    }
-
-    fn audit(&self) -> &dyn crate::Audit {
+    fn audit(&self) -> &dyn Audit {
         self
     }
 }
 
 #[async_trait]
-impl crate::Audit for Sqlite {
-    async fn write(&self, _: crate::audit::Entry) -> Result<(), Error> {
-        Err(Error::new(ErrorKind::Other, "temporary"))
+impl Audit for Sqlite {
+    async fn write(&self, entry: Entry) -> Result<(), Error> {
+        let size = Size { rows: 1, bytes: 0, statements: Statements::One };
+        self.writer.submit(size, move |writer, now| Ok(audit::store(writer, &entry, now)?)).await
     }
-    async fn list(&self, _: crate::audit::Query) -> Result<crate::audit::Page, Error> {
-        Err(Error::new(ErrorKind::Other, "temporary"))
+
+    async fn list(&self, query: crate::audit::Query) -> Result<crate::audit::Page, Error> {
+        let list = move |connection: &Connection| {
+            let snapshot = connection.unchecked_transaction()?;
+            audit::list(&snapshot, &query)
+        };
+        self.lists().run(list).await
     }
-    async fn reap(&self, _: Duration, _: usize) -> Result<usize, Error> {
-        Err(Error::new(ErrorKind::Other, "temporary"))
+
+    async fn reap(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        let before = audit::older_than(age, self.clock.now());
+        let delete = move |writer: &Connection, rows| audit::delete(writer, before, rows);
+        erase::in_batches(self, limit, audit::ROWS_MAX, delete).await
     }
 }
 

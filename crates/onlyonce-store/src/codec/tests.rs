@@ -35,12 +35,14 @@ fn bare() -> Rest {
         deadline: Duration::from_secs(300),
         horizon: Duration::from_secs(30),
         downstream_retention: Duration::from_secs(82_800),
+        reconcile_first: None,
         relies_on_memory: false,
         calling: None,
         found: None,
         evidence: None,
         retry_after: None,
-        asked: 0,
+        asking: Asking::default(),
+        history: History::default(),
     }
 }
 
@@ -50,14 +52,35 @@ fn full() -> Rest {
         relies_on_memory: true,
         calling: Some(Calling { phase: "charge".into(), effects: Effects::Queryable }),
         found: Some(response()),
-        evidence: Some(Box::new(Evidence {
-            verdict: Verdict::Happened(Some(response())),
-            by: Source::Webhook,
-        })),
+        reconcile_first: Some(Duration::from_millis(1_500)),
+        evidence: Some(Box::new(evidence(Verdict::Happened(Some(response())), Source::Webhook))),
         retry_after: Some(Duration::from_millis(1_250)),
-        asked: 3,
+        asking: Asking { answers: 3, failures: 300, anew_at: Some(at(7)) },
+        history: history(),
         ..bare()
     }
+}
+
+fn at(micros: i64) -> Timestamp {
+    Timestamp::from_micros(1_762_000_000_000_000 + micros)
+}
+
+fn evidence(verdict: Verdict, by: Source) -> Evidence {
+    Evidence { verdict, by, at: at(1), attempt: 2, source: Some("stripe".into()) }
+}
+
+/// An entry of each kind, and of each statement.
+fn history() -> History {
+    let entry = |(number, what): (u32, What)| Entry {
+        said: Said::ALL.get(usize::try_from(number).unwrap()).copied(),
+        contradicts: number == 2,
+        who: (number == 5).then(|| "ann".into()),
+        source: (number == 4).then(|| "stripe".into()),
+        detail: (number == 4).then(|| "charge.failed evt_1".into()),
+        ..Entry::new(at(i64::from(number)), 1 + number / 6, what, Source::ALL[number as usize % 5])
+    };
+    let entries = (0..).zip(What::ALL.iter().copied()).map(entry).collect();
+    History { entries, left_out: 300, tokens: vec![Token([1; 16]), Token([0xfe; 16])] }
 }
 
 fn response() -> Arc<Response> {
@@ -85,13 +108,25 @@ fn every_source_verdict_and_kind_of_effects_survives() {
     ];
     for verdict in verdicts {
         for by in Source::ALL {
-            let evidence = Some(Box::new(Evidence { verdict: verdict.clone(), by }));
-            survives(&Rest { evidence, ..bare() });
+            survives(&Rest { evidence: Some(Box::new(evidence(verdict.clone(), by))), ..bare() });
         }
     }
     for effects in Effects::ALL {
         survives(&Rest { calling: Some(Calling { phase: "p".into(), effects }), ..bare() });
     }
+}
+
+/// P07: words are numbered by their place, and none is added but at the end.
+#[test]
+fn words_of_a_history_keep_their_numbers() {
+    assert_eq!(
+        What::ALL.iter().map(|what| what.as_str()).collect::<Vec<_>>().join(" "),
+        "attempt lapsed unknown probe webhook verdict dead_letter completed retryable superseded forced"
+    );
+    assert_eq!(
+        Said::ALL.iter().map(|said| said.as_str()).collect::<Vec<_>>().join(" "),
+        "happened did-not-happen did-not-happen-final unknown ignored failed"
+    );
 }
 
 /// P07
@@ -100,7 +135,12 @@ fn the_ends_of_every_range_survive() {
     for span in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
         survives(&Rest { lease: span, retry_after: Some(span), ..bare() });
     }
-    survives(&Rest { asked: u32::MAX, ..bare() });
+    for moment in [i64::MIN, -1, 0, i64::MAX].map(Timestamp::from_micros) {
+        let asking = Asking { answers: u32::MAX, failures: u32::MAX, anew_at: Some(moment) };
+        let entries = vec![Entry::new(moment, u32::MAX, What::Forced, Source::Operator)];
+        let history = History { entries, left_out: u32::MAX, tokens: Vec::new() };
+        survives(&Rest { asking, history, ..bare() });
+    }
 }
 
 fn survives(rest: &Rest) {

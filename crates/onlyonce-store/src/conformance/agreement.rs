@@ -15,7 +15,7 @@ use onlyonce_core::time::{Timestamp, When};
 use super::random::Random;
 use super::world::{HOUR, Shared, before, change, everything, list, load, mint, now, scope, seed, swap};
 use crate::memory::Memory;
-use crate::{Change, Order, Query, Swapped};
+use crate::{Change, Order, Query, Search, Swapped};
 
 /// How many operations, on few ids so that they conflict.
 const OPERATIONS: usize = 1_000;
@@ -33,6 +33,7 @@ pub async fn random_operations_agree_with_memory(store: Shared) {
             0..=13 => pair.swap(&id, &mut random).await,
             14..=16 => pair.load(id.0).await,
             17 | 18 => pair.scan(&mut random).await,
+            _ if random.one_in(4) => pair.erase(random.pick(&[[1; 32], [2; 32]])).await,
             _ => pair.reap().await,
         }
     }
@@ -59,7 +60,8 @@ impl Pair {
         let memory: Shared = Arc::new(Memory::new());
         let base = now(&engine).await.min(now(&memory).await);
         let ids = (0..IDS).map(|number| {
-            let (in_scope, key) = (if number % 2 == 0 { 1 } else { 2 }, Key::stored(&format!("k{number}")));
+            let (in_scope, key) =
+                (if number % 2 == 0 { 1 } else { 2 }, Key::stored(&format!("key {number}")));
             (Id::of(&scope(in_scope), &key), in_scope, key)
         });
         Self { engine, memory, ids: ids.collect(), written: HashMap::new(), old: vec![mint()], base }
@@ -96,6 +98,8 @@ impl Pair {
         let query = Query {
             states: random_states(random),
             scope: random.one_in(2).then(|| random.pick(&[[1; 32], [2; 32]])),
+            dead_letter: random.one_in(6),
+            search: random.one_in(3).then(|| self.search(random)),
             order: random.pick(&[Order::Any, Order::Due, Order::UnknownSince]),
             ..everything(usize::try_from(random.below(IDS) + 1).expect("small"))
         };
@@ -114,6 +118,25 @@ impl Pair {
         assert_eq!(engine_ids, memory_ids, "engine and memory, asked for {query:?}");
         for ((_, engine), (_, memory)) in engine.iter().zip(&memory) {
             self.agree(Some(engine), Some(memory));
+        }
+    }
+
+    /// A key or the beginning of an id or a scope, or of none.
+    fn search(&self, random: &mut Random) -> Search {
+        let (id, in_scope, key) = random.pick(&self.ids);
+        let digits = usize::try_from(7 + random.below(58)).expect("small");
+        let hex = random.pick(&[id.to_string(), scope(in_scope).to_string()]);
+        let text = random.pick(&[key.as_str(), "ke", "key", &hex[..digits]]).to_owned();
+        Search::new(text)
+    }
+
+    /// What is erased is counted with what the engine has archived, so only what is left is compared.
+    async fn erase(&self, scope: [u8; 32]) {
+        for store in [&self.engine, &self.memory] {
+            while store.erase(scope, 3).await.expect("an answer") > 0 {}
+        }
+        for (id, ..) in &self.ids {
+            self.load(*id).await;
         }
     }
 

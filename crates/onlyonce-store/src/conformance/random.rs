@@ -6,10 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::{Entry, History, Said, What};
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State, Terms, Token,
-    Verdict,
+    Asking, Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State, Terms,
+    Token, Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
@@ -18,6 +19,9 @@ use onlyonce_core::time::{Timestamp, When};
 const TEXT_CHARS_MAX: u64 = 200;
 const HEADERS_MAX: u64 = 5;
 const BODY_BYTES_MAX: u64 = 700;
+/// Most entries and tokens of a random history.
+const ENTRIES_MAX: u64 = 5;
+const TOKENS_MAX: u64 = 4;
 
 /// A random number generator (SplitMix64), and records made with it.
 #[derive(Debug)]
@@ -69,6 +73,7 @@ impl Random {
             written_at: When::WRITE,
             progress: self.progress(),
             evidence: None,
+            history: self.history(),
             state: self.state(),
         });
         // Evidence of a running attempt is not kept once the record is completed.
@@ -90,6 +95,7 @@ impl Random {
             horizon: self.span(),
             retention: self.span(),
             downstream_retention: self.span(),
+            reconcile_first: self.option(Self::span),
         }
     }
 
@@ -107,7 +113,44 @@ impl Random {
             1 => Verdict::DidNotHappen { never_will: self.one_in(2) },
             _ => Verdict::StillUnknown,
         };
-        Box::new(Evidence { verdict, by: self.source() })
+        Box::new(Evidence {
+            verdict,
+            by: self.source(),
+            at: self.timestamp(),
+            attempt: self.u32(),
+            source: self.option(Self::text),
+        })
+    }
+
+    /// Empty for every second record, as for nearly all in practice.
+    fn history(&mut self) -> History {
+        if self.one_in(2) {
+            return History::default();
+        }
+        let (entries, tokens) = (self.below(ENTRIES_MAX), self.below(TOKENS_MAX));
+        History {
+            entries: (0..entries).map(|_| self.entry()).collect(),
+            left_out: self.u32(),
+            tokens: (0..tokens).map(|_| Token(self.array())).collect(),
+        }
+    }
+
+    fn entry(&mut self) -> Entry {
+        Entry {
+            at: self.timestamp(),
+            attempt: self.u32(),
+            what: self.pick(What::ALL),
+            by: self.source(),
+            said: self.option(|random| random.pick(Said::ALL)),
+            contradicts: self.one_in(2),
+            who: self.option(Self::text),
+            source: self.option(Self::text),
+            detail: self.option(Self::text),
+        }
+    }
+
+    fn asking(&mut self) -> Asking {
+        Asking { answers: self.u32(), failures: self.u32(), anew_at: self.option(Self::timestamp) }
     }
 
     fn state(&mut self) -> State<When> {
@@ -123,7 +166,7 @@ impl Random {
             _ => State::Unknown {
                 reason: self.reason(),
                 since: self.stamp(),
-                asked: self.u32(),
+                asking: self.asking(),
                 ask_at: self.option(Self::moment),
                 dead_letter: self.one_in(2),
             },
@@ -186,6 +229,10 @@ impl Random {
             2 => When::At(Timestamp::from_micros(1_700_000_000_000_000 + i64::from(self.u32()))),
             _ => When::At(Timestamp::from_micros(i64::from(self.u32().cast_signed()))),
         }
+    }
+
+    fn timestamp(&mut self) -> Timestamp {
+        self.moment().stamp(Timestamp::from_micros(1_700_000_000_000_000))
     }
 
     /// In microseconds: no store promises a finer clock.

@@ -6,15 +6,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::{self, Entry, History, Said, What};
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Calling, Draft, Effects, Evidence, Id, Progress, Reason, Response, Source, State, Token, Verdict,
+    Asking, Calling, Draft, Effects, Evidence, Id, Progress, Reason, Response, Source, State, Token, Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
 
 use super::random::Random;
-use super::world::{Shared, draft, everything, insert, list, look, seed};
+use super::world::{Shared, completed, draft, everything, insert, list, look, mint_token, seed, unknown};
 
 /// How many random records are stored.
 const RANDOM_RECORDS: usize = 60;
@@ -34,6 +35,32 @@ pub async fn header_values_that_are_not_text_survive(store: Shared) {
     });
     let response = Response { status: 200, headers: headers.to_vec(), body: Bytes::new() };
     survives(&store, 0, done(response)).await;
+}
+
+/// U09: as many entries as are kept, each as long as it may be.
+pub async fn a_long_history_survives(store: Shared) {
+    let text: Arc<str> = "é".repeat(history::TEXT_CHARS_MAX).into();
+    let entry = |number: usize| Entry {
+        who: Some(text.clone()),
+        source: Some(text.clone()),
+        ..Entry::new(
+            Timestamp::from_micros(1_700_000_000_000_000),
+            u32::try_from(number).expect("small"),
+            What::Probe,
+            Source::Probe,
+        )
+        .with_detail(&text)
+    };
+    let tokens = (0..history::TOKENS_KEPT).map(|_| mint_token()).collect();
+    let entries = (0..history::FIRST_KEPT + history::LAST_KEPT).map(entry).collect();
+    let kept = History { entries, left_out: 1, tokens };
+    for (number, state) in
+        [unknown(None), completed(When::AfterWrite(Duration::from_secs(9)))].into_iter().enumerate()
+    {
+        let (_, mut draft) = draft("k", state);
+        draft.history = kept.clone();
+        survives(&store, number, draft).await;
+    }
 }
 
 /// P01, L01
@@ -100,7 +127,9 @@ fn samples() -> Vec<Draft> {
         found: Some(response.clone()),
     };
     let verdict = Verdict::Happened(Some(response.clone()));
-    full.evidence = Some(Box::new(Evidence { verdict, by: Source::Webhook }));
+    full.evidence = Some(Box::new(evidence(verdict)));
+    full.terms.reconcile_first = Some(Duration::from_millis(1_001));
+    full.history = history();
     let (_, mut bare) = draft("k", State::Pending { expires_at: When::AfterWrite(Duration::from_micros(7)) });
     bare.route = None;
     bare.attempt = 0;
@@ -114,14 +143,18 @@ fn samples() -> Vec<Draft> {
         State::Unknown {
             reason: Reason::Status(504),
             since: at(9),
-            asked: 3,
+            asking: Asking {
+                answers: 3,
+                failures: 2,
+                anew_at: Some(Timestamp::from_micros(1_700_000_000_000_012)),
+            },
             ask_at: Some(at(10)),
             dead_letter: false,
         },
         State::Unknown {
             reason: Reason::Panicked,
             since: at(11),
-            asked: 20,
+            asking: Asking { answers: u32::MAX, failures: 0, anew_at: None },
             ask_at: None,
             dead_letter: true,
         },
@@ -139,9 +172,32 @@ fn samples() -> Vec<Draft> {
             Draft { state, ..Draft::clone(&full) }
         }
     });
-    let of_verdict = verdicts.map(|verdict| {
-        let evidence = Some(Box::new(Evidence { verdict, by: Source::Webhook }));
-        Draft { evidence, ..Draft::clone(&full) }
-    });
+    let of_verdict =
+        verdicts.map(|verdict| Draft { evidence: Some(Box::new(evidence(verdict))), ..Draft::clone(&full) });
     [*bare].into_iter().chain(of_state).chain(of_verdict).collect()
+}
+
+fn evidence(verdict: Verdict) -> Evidence {
+    let at = Timestamp::from_micros(1_700_000_000_000_013);
+    Evidence { verdict, by: Source::Webhook, at, attempt: 7, source: Some("stripe".into()) }
+}
+
+/// Every kind of entry, by every source, with every statement.
+fn history() -> History {
+    let entry = |(number, what): (u32, What)| {
+        let place = usize::try_from(number).expect("small");
+        Entry {
+            at: Timestamp::from_micros(i64::from(number) - 3),
+            attempt: number,
+            what,
+            by: Source::ALL[place % Source::ALL.len()],
+            said: Said::ALL.get(place).copied(),
+            contradicts: number % 2 == 0,
+            who: (number % 2 == 0).then(|| "ann \u{0} ⚙".into()),
+            source: (number % 3 == 0).then(|| "stripe".into()),
+            detail: (number % 3 == 1).then(|| "".into()),
+        }
+    };
+    let entries = (0..).zip(What::ALL.iter().copied()).map(entry).collect();
+    History { entries, left_out: u32::MAX, tokens: vec![Token([0; 16]), Token([0xff; 16])] }
 }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::Said;
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::{
-    self, Admission, Backoff, Decision, Finish, Force, Renewal, Request, Ruled, Ruling, decide,
+    self, About, Admission, Backoff, Decision, Finish, Force, Forget, Renewal, Request, Ruled, Ruling,
+    Statement, decide,
 };
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
@@ -162,23 +164,33 @@ pub async fn a_verdict_settles_what_nobody_knew(store: Shared) {
     sweep(&store).await;
     let ruling = Ruling {
         verdict: Verdict::Happened(Some(response("found"))),
-        by: Source::Probe,
+        about: About::Work,
+        statement: Statement::by(Source::Probe),
         force: Force::No,
         token: mint_token(),
-        backoff: Backoff { first: HOUR, max: HOUR, tries_max: 3 },
+        probe: Some(Backoff { first: HOUR, max: HOUR, tries_max: 3, jitter_permille: 1000 }),
     };
     let unsure = Ruling { verdict: Verdict::StillUnknown, ..ruling.clone() };
     for ruling in [unsure, ruling] {
         let rule = |seen: Option<&Seen>| match machine::verdict(seen.expect("it is there"), &ruling) {
-            Ruled::Write(draft) => Some(draft),
-            other @ (Ruled::StillRunning | Ruled::TooEarly(_) | Ruled::Settled) => {
-                panic!("it must apply, and not {other:?}")
-            }
+            Ruled::Settles(draft) | Ruled::Notes(draft, _) => Some(draft),
+            other @ (Ruled::Keeps(_)
+            | Ruled::Contradicts(_)
+            | Ruled::Ignores(..)
+            | Ruled::Already
+            | Ruled::StillRunning
+            | Ruled::TooEarly(_)
+            | Ruled::Settled
+            | Ruled::NothingToAsk
+            | Ruled::Absent) => panic!("it must apply, and not {other:?}"),
         };
         drive(&store, id(), rule).await.expect("a verdict is written");
         assert!(list(&store, due(10)).await.is_empty(), "it is asked again after an hour, or never");
     }
     assert_stored(&store, "found").await;
+    let history = &look(&store, id()).await.record.history;
+    let told: Vec<_> = history.entries.iter().filter_map(|entry| entry.said).collect();
+    assert_eq!(told, [Said::Unknown, Said::Happened], "who said what is kept with the record");
 }
 
 /// M01
@@ -239,8 +251,12 @@ pub async fn an_expired_key_runs_anew(store: Shared) {
 /// M02
 pub async fn a_forgotten_record_is_gone_after_reaping(store: Shared) {
     let token = begin(&store, &policy()).await;
-    let forget =
-        |force| move |seen: Option<&Seen>| seen.and_then(|seen| machine::forget(seen, mint_token(), force));
+    let forget = |force| {
+        move |seen: Option<&Seen>| match machine::forget(seen?, mint_token(), force) {
+            Forget::Write(draft) => Some(draft),
+            Forget::StillRunning | Forget::Unknown | Forget::Absent => None,
+        }
+    };
     assert_eq!(drive(&store, id(), forget(Force::No)).await, None, "its lease lives");
     drive(&store, id(), forget(Force::Yes)).await.expect("it is forgotten");
     assert_eq!(store.reap(10).await.expect("an answer"), 1);

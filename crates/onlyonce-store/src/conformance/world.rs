@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Draft, Effects, Id, Progress, Reason, Record, Response, Revision, Seen, Source, State, StateName,
+    Asking, Draft, Effects, Id, Progress, Reason, Record, Response, Revision, Seen, Source, State, StateName,
     StateSet, Terms, Token,
 };
 use onlyonce_core::scope::Scope;
@@ -65,6 +66,7 @@ pub(super) fn terms() -> Terms {
         horizon: HOUR,
         retention: HOUR,
         downstream_retention: HOUR,
+        reconcile_first: None,
     }
 }
 
@@ -90,6 +92,7 @@ pub(super) fn draft_in(scope: Scope, key: &str, state: State<When>) -> (Id, Box<
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        history: History::default(),
         state,
     });
     (id, draft)
@@ -112,7 +115,8 @@ pub(super) fn retryable(expires_at: When) -> State<When> {
 }
 
 pub(super) fn unknown(ask_at: Option<When>) -> State<When> {
-    State::Unknown { reason: Reason::Lapsed, since: When::WRITE, asked: 0, ask_at, dead_letter: false }
+    let asking = Asking::default();
+    State::Unknown { reason: Reason::Lapsed, since: When::WRITE, asking, ask_at, dead_letter: false }
 }
 
 pub(super) fn response(body: &'static str) -> Arc<Response> {

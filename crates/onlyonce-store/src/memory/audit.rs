@@ -5,7 +5,7 @@ use std::time::Duration;
 use onlyonce_core::time::Timestamp;
 
 use crate::audit::{Entry, Page, Query, Written};
-use crate::{Cursor, Error, ErrorKind};
+use crate::{Cursor, Error, listing};
 
 #[derive(Debug, Default)]
 pub(super) struct Log {
@@ -27,7 +27,7 @@ impl Log {
         let before = match &query.after {
             None => u64::MAX,
             Some(Cursor(bytes)) => {
-                bytes.as_ref().try_into().map(u64::from_be_bytes).map_err(|_| foreign())?
+                bytes.as_ref().try_into().map(u64::from_be_bytes).map_err(|_| listing::foreign())?
             }
         };
         let rest = self.entries.iter().rev().filter(|(number, _)| *number < before);
@@ -54,8 +54,4 @@ impl Log {
             written.entry.scope_label = None;
         }
     }
-}
-
-fn foreign() -> Error {
-    Error::new(ErrorKind::Other, "the cursor is none of this listing's; begin the listing anew without one")
 }

@@ -61,7 +61,7 @@ pub(super) enum Plans {
     /// Always by index: each statement touches rows by id. A plan made while the table is small must not scan the table
     /// once it has grown.
     ByIndex,
-    /// Planned at each execution.
+    /// By index, planned at each execution: some statements touch few rows or many, by their parameters.
     Anew,
 }
 
@@ -83,8 +83,8 @@ pub(super) struct Pool {
 pub(super) enum Asked<'a> {
     /// A statement, on a connection from the pool.
     Statement(Verb, Parameters<'a>),
-    /// A record and its messages, in one transaction.
-    WithMessages(&'a Swap),
+    /// A record and what is attached to it, in one transaction.
+    WithAttached(&'a Swap),
     /// A batch, on the pipeline. Inserts and updates are each sorted by id.
     Batch { inserts: &'a [&'a Swap], updates: &'a [&'a Swap] },
 }
@@ -152,7 +152,7 @@ impl Pool {
                 let answer = taken.connection.query(verb, parameters).await;
                 self.finish(taken, answer)
             }
-            Asked::WithMessages(swap) => {
+            Asked::WithAttached(swap) => {
                 let mut taken = self.take().await?;
                 let answer = write::in_own_transaction(&mut taken.connection, swap).await;
                 self.finish(taken, answer)
@@ -314,7 +314,7 @@ impl Tuning {
                 "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off \
                  -c plan_cache_mode=force_generic_plan"
             }
-            Plans::Anew => "-c plan_cache_mode=force_custom_plan",
+            Plans::Anew => "-c enable_seqscan=off -c plan_cache_mode=force_custom_plan",
         };
         format!(
             "-c statement_timeout={statement} -c lock_timeout={lock} -c jit=off \

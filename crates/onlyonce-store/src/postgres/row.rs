@@ -255,7 +255,7 @@ const EPOCH: i64 = 946_684_800_000_000;
 const EARLIEST: i64 = -211_813_488_000_000_000;
 
 impl Moment {
-    const LAST: Self = Self(Timestamp::from_micros(i64::MAX));
+    pub(super) const LAST: Self = Self(Timestamp::from_micros(i64::MAX));
 }
 
 impl ToSql for Moment {

@@ -10,6 +10,7 @@
 //!    returns neither result, the caller reads again.
 //! 4. No statement modifies one table twice, and none uses what only PostgreSQL knows; `cargo xtask tidy` has the list.
 
+use crate::audit::table;
 use crate::sql::COLUMNS;
 
 /// The statements.
@@ -25,12 +26,23 @@ pub(super) enum Verb {
     Epoch,
     RaiseEpoch,
     ById,
+    ExaminedById,
+    OfStates,
     Due,
     UnknownSince,
+    ExaminedUnknown,
     Count,
+    CountFew,
     Delete,
     DeleteAndKeep,
+    Erase,
+    EraseArchived,
     Archived,
+    Note,
+    Log,
+    ExaminedLog,
+    DeleteEntries,
+    BlankEntries,
     Send,
     Claim,
     Deliver,
@@ -55,12 +67,23 @@ impl Verb {
             Self::Epoch => EPOCH.to_owned(),
             Self::RaiseEpoch => RAISE_EPOCH.to_owned(),
             Self::ById => BY_ID.to_owned(),
+            Self::ExaminedById => EXAMINED_BY_ID.to_owned(),
+            Self::OfStates => OF_STATES.to_owned(),
             Self::Due => DUE.to_owned(),
             Self::UnknownSince => UNKNOWN_SINCE.to_owned(),
+            Self::ExaminedUnknown => EXAMINED_UNKNOWN.to_owned(),
             Self::Count => COUNT.to_owned(),
-            Self::Delete => format!("{DELETE} {DELETED}"),
-            Self::DeleteAndKeep => format!("{DELETE}{KEEP} {DELETED}"),
+            Self::CountFew => COUNT_FEW.to_owned(),
+            Self::Delete => format!("{DELETE} {DELETED}").replace("{locked}", " SKIP LOCKED"),
+            Self::DeleteAndKeep => format!("{DELETE}{KEEP} {DELETED}").replace("{locked}", " SKIP LOCKED"),
+            Self::Erase => format!("{DELETE} {DELETED}").replace("{locked}", ""),
+            Self::EraseArchived => ERASE_ARCHIVED.to_owned(),
             Self::Archived => ARCHIVED.to_owned(),
+            Self::Note => NOTE.replace("{values}", &places(table::TEXTS + 1)),
+            Self::Log => LOG.to_owned(),
+            Self::ExaminedLog => EXAMINED_LOG.to_owned(),
+            Self::DeleteEntries => DELETE_ENTRIES.to_owned(),
+            Self::BlankEntries => BLANK_ENTRIES.to_owned(),
             Self::Send => SEND.to_owned(),
             Self::Claim => CLAIM.to_owned(),
             Self::Deliver => DELIVER.to_owned(),
@@ -78,7 +101,10 @@ impl Verb {
             }
             _ => column.clone(),
         });
-        sql.replace("{all}", COLUMNS)
+        sql.replace("{filter}", FILTER)
+            .replace("{not by id}", NOT_BY_ID)
+            .replace("{audit}", table::COLUMNS)
+            .replace("{all}", COLUMNS)
             .replace("{all but id}", &columns[1..].join(", "))
             .replace("{record}", &of_record.join(", "))
             .replace("{short}", &short.collect::<Vec<_>>().join(", "))
@@ -113,6 +139,11 @@ impl Verb {
     const fn is_update(self) -> bool {
         matches!(self, Self::Update | Self::UpdateMany)
     }
+}
+
+/// `$1, $2, …`
+fn places(count: usize) -> String {
+    (1..=count).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ")
 }
 
 /// If several records are read at once, a longer column is left out, so that an answer does not hold a hundred large
@@ -233,39 +264,75 @@ const RAISE_EPOCH: &str = "
     SET epoch = greatest(epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
     WHERE one = 1 RETURNING epoch";
 
-/// Relies on the primary key, read in order from the cursor; or, for states with few records, on the index by state.
+/// What narrows a listing: the first parameters of its statement. Text is compared as it is: nothing in it is a pattern.
 ///
-/// after id, states, scope, route, limit
+/// states, scope, route, dead letters only, text, what a key begins with, first and last of what a scope or an id begins with
+const FILTER: &str = "($1::text[] IS NULL OR record.state = ANY ($1))
+      AND ($2::bytea IS NULL OR record.scope = $2) AND ($3::text IS NULL OR record.route = $3)
+      AND (NOT $4::boolean OR record.dead_letter)
+      AND ($5::text IS NULL OR record.key = $5 OR record.label = $5
+           OR left(record.key, char_length($6::text)) = $6
+           OR record.scope BETWEEN $7::bytea AND $8::bytea OR record.id BETWEEN $7 AND $8)";
+/// What was found by its id has been shown before the rest.
+const NOT_BY_ID: &str = "($7::bytea IS NULL OR record.id NOT BETWEEN $7 AND $8)";
+
+/// Relies on the primary key, read in order from the cursor.
+///
+/// the filter; after id, to id, limit
 const BY_ID: &str = "
     SELECT {record}, {now} FROM {schema}.onlyonce_record AS record
-    WHERE id > $1 AND ($2::text[] IS NULL OR state = ANY ($2))
-      AND ($3::bytea IS NULL OR scope = $3) AND ($4::text IS NULL OR route = $4)
-    ORDER BY id LIMIT $5";
+    WHERE id > $9 AND id <= $10 AND {filter} AND {not by id}
+    ORDER BY id LIMIT $11";
+
+/// The last id that a page examines. Relies on the primary key, and reads no record.
+///
+/// after id, how many before it
+const EXAMINED_BY_ID: &str =
+    "SELECT id FROM {schema}.onlyonce_record WHERE id > $1 ORDER BY id OFFSET $2 LIMIT 1";
+
+/// Records of states with few of them. Relies on the index by state: the order keeps the planner from walking along the
+/// primary key until it has found enough.
+///
+/// the filter; after id, states, how many of each are examined, limit
+const OF_STATES: &str = "
+    SELECT {record}, {now}
+    FROM unnest($10::text[]) AS wanted (state) CROSS JOIN LATERAL (
+        SELECT * FROM {schema}.onlyonce_record AS record WHERE record.state = wanted.state
+        ORDER BY due_at LIMIT $11
+    ) AS record
+    WHERE id > $9 AND {filter} AND {not by id}
+    ORDER BY id LIMIT $12";
 
 /// Relies on the index by state and due time, read in order from the cursor for each state: a million expired records are
 /// not sorted to find a lapsed lease.
 ///
-/// after due time, after id, states, scope, route, limit
+/// the filter; after due time, after id, states, limit
 const DUE: &str = "
     SELECT {record}, {now}
-    FROM unnest($3::text[]) AS wanted (state) CROSS JOIN LATERAL (
+    FROM unnest($11::text[]) AS wanted (state) CROSS JOIN LATERAL (
         SELECT * FROM {schema}.onlyonce_record AS record
         WHERE record.state = wanted.state AND due_at <= (SELECT clock_timestamp())
-          AND due_at >= $1 AND (due_at > $1 OR id > $2)
-          AND ($4::bytea IS NULL OR scope = $4) AND ($5::text IS NULL OR route = $5)
-        ORDER BY due_at, id LIMIT $6
+          AND due_at >= $9 AND (due_at > $9 OR id > $10) AND {filter}
+        ORDER BY due_at, id LIMIT $12
     ) AS record
-    ORDER BY due_at, id LIMIT $6";
+    ORDER BY due_at, id LIMIT $12";
 
 /// Relies on the index of unknown records, read in order from the cursor.
 ///
-/// after moment, after id, states, scope, route, limit
+/// the filter; after moment, after id, to moment, to id, limit
 const UNKNOWN_SINCE: &str = "
     SELECT {record}, {now} FROM {schema}.onlyonce_record AS record
+    WHERE unknown_since IS NOT NULL AND (unknown_since, id) > ($9, $10) AND (unknown_since, id) <= ($11, $12)
+      AND {filter}
+    ORDER BY unknown_since, id LIMIT $13";
+
+/// The last place that a page examines. Relies on the index of unknown records, and reads no record.
+///
+/// after moment, after id, how many before it
+const EXAMINED_UNKNOWN: &str = "
+    SELECT id, unknown_since FROM {schema}.onlyonce_record
     WHERE unknown_since IS NOT NULL AND (unknown_since, id) > ($1, $2)
-      AND ($3::text[] IS NULL OR state = ANY ($3))
-      AND ($4::bytea IS NULL OR scope = $4) AND ($5::text IS NULL OR route = $5)
-    ORDER BY unknown_since, id LIMIT $6";
+    ORDER BY unknown_since, id OFFSET $3 LIMIT 1";
 
 /// Relies on the index by state, of which at most `limit` entries are read per state. The order keeps the planner, which
 /// assumes that a fifth of all records are in each state, from scanning the table. Beyond the limit the statistics give an
@@ -288,8 +355,18 @@ const COUNT: &str = "
             WHERE known.oid = $3::text::regclass AND told.state = named.state)
     FROM unnest($1::text[]) AS named (state)";
 
-/// Deletes exactly the rows that were judged: a revision never comes back. Relies on the primary key; locked rows are
-/// skipped.
+/// The same without an estimate.
+///
+/// states, limit
+const COUNT_FEW: &str = "
+    SELECT (SELECT count(*) FROM (
+                SELECT FROM {schema}.onlyonce_record AS record WHERE record.state = named.state
+                ORDER BY due_at LIMIT $2
+            ) AS counted)
+    FROM unnest($1::text[]) AS named (state)";
+
+/// Deletes exactly the rows that were judged: a revision never comes back. Relies on the primary key. The reaper skips locked
+/// rows; whoever erases waits for them.
 ///
 /// ids, revisions
 const DELETE: &str = "
@@ -299,7 +376,7 @@ const DELETE: &str = "
         JOIN {schema}.onlyonce_record AS record
             ON record.id = judged.id AND record.revision = judged.revision
         ORDER BY record.id
-        FOR UPDATE OF record SKIP LOCKED
+        FOR UPDATE OF record{locked}
     ),
     deleted AS (
         DELETE FROM {schema}.onlyonce_record AS record USING doomed
@@ -313,12 +390,79 @@ const KEEP: &str = ",
     )";
 const DELETED: &str = "SELECT count(*) FROM deleted";
 
+/// Relies on the archive's index by scope.
+///
+/// scope, limit
+const ERASE_ARCHIVED: &str = "
+    WITH deleted AS (
+        DELETE FROM {schema}.onlyonce_archive WHERE number IN (
+            SELECT number FROM {schema}.onlyonce_archive WHERE scope = $1 LIMIT $2)
+        RETURNING number
+    )
+    SELECT count(*) FROM deleted";
+
 /// Relies on the archive's index over ids.
 ///
 /// id, limit
 const ARCHIVED: &str = "
     SELECT {record}, {now} FROM {schema}.onlyonce_archive AS record
     WHERE id = $1 ORDER BY number DESC LIMIT $2";
+
+/// An entry whose id exists already is the same entry: it is written once. Relies on the log's primary key.
+///
+/// its columns, in their order
+const NOTE: &str = "
+    INSERT INTO {schema}.onlyonce_audit ({audit}, at) VALUES ({values}, clock_timestamp())
+    ON CONFLICT (id) DO NOTHING";
+
+/// Relies on the log's index by time, read backwards from the cursor.
+///
+/// before moment, before number, from moment, from number, who, action, scope, key, limit
+const LOG: &str = "
+    SELECT at, number, {audit} FROM {schema}.onlyonce_audit
+    WHERE (at, number) < ($1, $2) AND (at, number) >= ($3, $4)
+      AND ($5::text IS NULL OR who = $5) AND ($6::text IS NULL OR action = $6)
+      AND ($7::text IS NULL OR scope = $7) AND ($8::text IS NULL OR key = $8)
+    ORDER BY at DESC, number DESC LIMIT $9";
+
+/// The last place that a page of the log examines. Relies on the log's index by time, and reads no entry.
+///
+/// before moment, before number, from moment, from number, how many before it
+const EXAMINED_LOG: &str = "
+    SELECT at, number FROM {schema}.onlyonce_audit
+    WHERE (at, number) < ($1, $2) AND (at, number) >= ($3, $4)
+    ORDER BY at DESC, number DESC OFFSET $5 LIMIT 1";
+
+/// Relies on the log's index by time; what another node is deleting is skipped.
+///
+/// age, limit
+const DELETE_ENTRIES: &str = "
+    WITH old AS MATERIALIZED (
+        SELECT id FROM {schema}.onlyonce_audit WHERE at < (SELECT clock_timestamp() - $1::interval)
+        ORDER BY at, number LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ),
+    deleted AS (
+        DELETE FROM {schema}.onlyonce_audit AS entry USING old WHERE entry.id = old.id
+        RETURNING entry.id
+    )
+    SELECT count(*) FROM deleted";
+
+/// Relies on the log's index by scope.
+///
+/// scope, limit
+const BLANK_ENTRIES: &str = "
+    WITH named AS MATERIALIZED (
+        SELECT id FROM {schema}.onlyonce_audit
+        WHERE scope = $1 AND (key IS NOT NULL OR scope_label IS NOT NULL)
+        LIMIT $2
+    ),
+    blanked AS (
+        UPDATE {schema}.onlyonce_audit AS entry SET key = NULL, scope_label = NULL
+        FROM named WHERE entry.id = named.id
+        RETURNING entry.id
+    )
+    SELECT count(*) FROM blanked";
 
 /// A message whose key exists already is the same message: it is stored once. Relies on the messages' unique keys.
 ///

@@ -43,9 +43,19 @@ impl Subject {
              INSERT INTO {schema}.onlyonce_outbox (key, destination, payload, state, due_at)
              SELECT 'm' || n, 'billing', '', coalesce((ARRAY['waiting', 'claimed', 'dead'])[n % 500 + 1], 'delivered'),
                     clock_timestamp() + (n - {ROWS} / 2) * interval '1 second'
-             FROM generate_series(1, {ROWS}) AS n"
+             FROM generate_series(1, {ROWS}) AS n;
+             INSERT INTO {schema}.onlyonce_audit (id, at, who, role, via, action, scope, key, forced, result)
+             SELECT n::text, clock_timestamp() - n * interval '1 second', 'ann', 'operate', 'api', 'verdict',
+                    encode(sha256((n % 100)::text::bytea), 'hex'), 'k' || n, false, 'applied'
+             FROM generate_series(1, {ROWS}) AS n;
+             INSERT INTO {schema}.onlyonce_archive
+                 (archived_at, id, revision, scope, key, state, attempt, token, effects, retention_us, created_at, began_at,
+                  written_at, dead_letter, rest)
+             SELECT written_at, id, revision, sha256((attempt + revision % 100)::text::bytea), key, state, attempt, token,
+                    effects, retention_us, created_at, began_at, written_at, dead_letter, rest
+             FROM {schema}.onlyonce_record"
         ));
-        for table in ["record", "outbox"] {
+        for table in ["record", "outbox", "audit", "archive"] {
             Server::shared().sql(&format!("VACUUM ANALYZE {schema}.onlyonce_{table}"));
         }
     }
@@ -91,16 +101,29 @@ impl Subject {
         let many = |verb| {
             write(verb).iter().map(|(kind, value)| hundred(kind, value)).collect::<Vec<_>>().join(", ")
         };
+        // The filter of a listing: none, and one that hardly anything passes.
+        let all = "NULL, NULL, NULL, false, NULL, NULL, NULL, NULL";
+        let nothing = "NULL, '\\x02', 'POST /', true, 'order', 'order', '\\x02', '\\x03'";
         match verb {
             Verb::Load | Verb::Confirm => id.to_owned(),
             Verb::LoadMany => hundred("bytea", id),
             Verb::Insert | Verb::Update => lone(verb),
             Verb::InsertMany | Verb::UpdateMany => many(verb),
-            Verb::ById => format!("{id}, NULL, NULL, NULL, 100"),
-            Verb::Due => format!("'-infinity', {id}, {}, NULL, NULL, 100", states(machine::EXPIRING)),
-            Verb::UnknownSince => format!("'-infinity', {id}, NULL, NULL, NULL, 100"),
+            Verb::ById => format!("{nothing}, {id}, '\\x60'::bytea, 51"),
+            Verb::ExaminedById => format!("{id}, 9999"),
+            Verb::OfStates => format!("{nothing}, {id}, ARRAY['running', 'unknown'], 20000, 51"),
+            Verb::Due => format!("{all}, '-infinity', {id}, {}, 100", states(machine::EXPIRING)),
+            Verb::UnknownSince => format!("{nothing}, '-infinity', {id}, 'infinity', {id}, 51"),
+            Verb::ExaminedUnknown => format!("'-infinity', {id}, 9999"),
             Verb::Count => format!("{}, 1001, '{}.onlyonce_record'", states(StateSet::ALL), self.schema),
-            Verb::Delete | Verb::DeleteAndKeep => {
+            Verb::CountFew => format!("{}, 1001", states(StateSet::ALL)),
+            Verb::Log => "'infinity', 0, '-infinity', 0, 'ann', 'verdict', NULL, 'k', 51".to_owned(),
+            Verb::ExaminedLog => "'infinity', 0, '-infinity', 0, 9999".to_owned(),
+            Verb::DeleteEntries => "'1 day', 100".to_owned(),
+            Verb::BlankEntries => "'ab', 100".to_owned(),
+            Verb::EraseArchived => format!("{id}, 100"),
+            Verb::Archived => format!("{id}, 9"),
+            Verb::Delete | Verb::DeleteAndKeep | Verb::Erase => {
                 format!("{}, {}", hundred("bytea", id), hundred("bigint", "1"))
             }
             Verb::Claim => format!("{id}, '9 s', 10"),
@@ -109,7 +132,7 @@ impl Subject {
             Verb::Bury => format!("'m', {id}, 'gone'"),
             Verb::ProviderId => "'m'".to_owned(),
             Verb::DeadLetters => "10".to_owned(),
-            Verb::Archived | Verb::Send | Verb::Epoch | Verb::RaiseEpoch | Verb::Settings => {
+            Verb::Note | Verb::Send | Verb::Epoch | Verb::RaiseEpoch | Verb::Settings => {
                 panic!("its plan is of no interest")
             }
         }
@@ -153,12 +176,23 @@ async fn background_work_goes_by_index() {
     let subject = Subject::new().await;
     subject.fill();
     for (verb, index) in [
-        (Verb::ById, "onlyonce_record_pkey"),
+        (Verb::ById, "Index Cond: ((id > '\\x0102'::bytea) AND (id <= '\\x60'::bytea))"),
+        (Verb::ExaminedById, "Index Only Scan using onlyonce_record_pkey"),
+        (Verb::OfStates, "onlyonce_record_by_due"),
         (Verb::Due, "onlyonce_record_by_due"),
         (Verb::UnknownSince, "onlyonce_record_by_unknown"),
+        (Verb::ExaminedUnknown, "Index Only Scan using onlyonce_record_by_unknown"),
         (Verb::Count, "onlyonce_record_by_due"),
+        (Verb::CountFew, "Index Only Scan using onlyonce_record_by_due"),
         (Verb::Delete, "onlyonce_record_pkey"),
         (Verb::DeleteAndKeep, "onlyonce_record_pkey"),
+        (Verb::Erase, "onlyonce_record_pkey"),
+        (Verb::EraseArchived, "onlyonce_archive_by_scope"),
+        (Verb::Archived, "onlyonce_archive_by_id"),
+        (Verb::Log, "onlyonce_audit_by_time"),
+        (Verb::ExaminedLog, "Index Only Scan Backward using onlyonce_audit_by_time"),
+        (Verb::DeleteEntries, "onlyonce_audit_by_time"),
+        (Verb::BlankEntries, "onlyonce_audit_by_scope"),
         (Verb::Claim, "onlyonce_outbox_by_due"),
         (Verb::Deliver, "onlyonce_outbox_key_key"),
         (Verb::Retry, "onlyonce_outbox_key_key"),
@@ -168,7 +202,7 @@ async fn background_work_goes_by_index() {
     ] {
         let plan = subject.plan(&subject.store.background, verb).await;
         assert!(plan.contains(index), "{verb:?}\n{plan}");
-        for table in ["record", "outbox"] {
+        for table in ["record", "outbox", "audit", "archive"] {
             assert!(!plan.contains(&format!("Seq Scan on onlyonce_{table}")), "{verb:?}\n{plan}");
         }
     }

@@ -4,7 +4,8 @@
 //!   swap ──► batcher ──► one: the plain statement ─┐   applied, or lost with the current record
 //!      │          └────► many: one transaction ────┤
 //!      │                                           └─► no answer for a row: sent alone
-//!      └─ with messages ─► alone ◄──────────────────────┘
+//!      └─ with messages, ─► alone ◄─────────────────────┘
+//!         or an audit entry
 //! ```
 //!
 //! A lost insert returns the current record in the same round trip. A lost update needs a second one.
@@ -19,8 +20,10 @@ use std::sync::Arc;
 use onlyonce_core::record::{Id, Revision, Seen};
 use onlyonce_core::time::Timestamp;
 use tokio::sync::Semaphore;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement, Transaction};
 
+use super::audit;
 use super::connection::Connection;
 use super::failure::{Failure, Left};
 use super::look;
@@ -89,7 +92,7 @@ async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
         let mark = pool.doubts.mark();
         let rows = match swap.with.is_empty() {
             true => one(pool, &swap).await?,
-            false => pool.write(Asked::WithMessages(&swap)).await?,
+            false => pool.write(Asked::WithAttached(&swap)).await?,
         };
         match rows.first().map(found) {
             Some(Found::Written(written_at)) => {
@@ -123,7 +126,7 @@ pub(super) async fn in_a_task(pool: Arc<Pool>, places: Arc<Semaphore>, swap: Swa
     })
 }
 
-/// Writes one row and its messages in a transaction of the caller's.
+/// Writes one row and what is attached to it in a transaction of the caller's.
 pub(super) async fn in_transaction(
     transaction: &Transaction<'_>,
     database: &Database,
@@ -131,9 +134,12 @@ pub(super) async fn in_transaction(
 ) -> Result<Swapped, Error> {
     let schema = database.quoted_schema();
     let failed = |error: tokio_postgres::Error| Failure::of(database, &error).error();
-    let write = transaction.prepare(&verb(&swap).sql(&schema)).await.map_err(failed)?;
-    let send = transaction.prepare(&Verb::Send.sql(&schema)).await.map_err(failed)?;
-    match within(transaction, &write, &send, &swap).await.map_err(failed)?.first().map(found) {
+    let prepare = |verb: Verb| {
+        let sql = verb.sql(&schema);
+        async move { transaction.prepare(&sql).await }
+    };
+    let prepared = Prepared::of(&swap, prepare).await.map_err(failed)?;
+    match within(transaction, &prepared, &swap).await.map_err(failed)?.first().map(found) {
         Some(Found::Written(written_at)) => return Ok(swap.applied(written_at)),
         Some(Found::Stands(seen)) => return Ok(Swapped::Lost(Some(seen?))),
         None => {}
@@ -147,27 +153,66 @@ pub(super) async fn in_own_transaction(
     connection: &mut Connection,
     swap: &Swap,
 ) -> Result<Vec<Row>, tokio_postgres::Error> {
-    let write = connection.prepare(verb(swap)).await?;
-    let send = connection.prepare(Verb::Send).await?;
+    let prepared = Prepared::of(swap, |verb| connection.prepare(verb)).await?;
     let transaction = connection.client.transaction().await?;
-    let rows = within(&transaction, &write, &send, swap).await?;
+    let rows = within(&transaction, &prepared, swap).await?;
     transaction.commit().await?;
     Ok(rows)
 }
+/// The statements of a write and of what is attached to it.
+struct Prepared {
+    write: Statement,
+    send: Option<Statement>,
+    note: Option<Statement>,
+}
 
+impl Prepared {
+    async fn of<F>(swap: &Swap, prepare: impl Fn(Verb) -> F) -> Result<Self, tokio_postgres::Error>
+    where
+        F: Future<Output = Result<Statement, tokio_postgres::Error>>,
+    {
+        let write = prepare(verb(swap)).await?;
+        let send = match swap.with.messages.is_empty() {
+            true => None,
+            false => Some(prepare(Verb::Send).await?),
+        };
+        let note = match swap.with.audit.is_none() {
+            true => None,
+            false => Some(prepare(Verb::Note).await?),
+        };
+        Ok(Self { write, send, note })
+    }
+}
+
+/// A swap that is lost leaves what is attached to it unwritten.
 async fn within(
     transaction: &Transaction<'_>,
-    write: &Statement,
-    send: &Statement,
+    prepared: &Prepared,
     swap: &Swap,
 ) -> Result<Vec<Row>, tokio_postgres::Error> {
     let values = Values::of(swap);
     let parameters = values.parameters().map(|value| value.0);
+    let write = &prepared.write;
     let rows = transaction.query(write, &parameters[..write.params().len()]).await?;
-    let messages = &swap.with.messages;
-    if messages.is_empty() || !matches!(rows.first().map(found), Some(Found::Written(_))) {
+    if !matches!(rows.first().map(found), Some(Found::Written(_))) {
         return Ok(rows);
     }
+    if let Some(send) = &prepared.send {
+        store_messages(transaction, send, swap).await?;
+    }
+    if let (Some(note), Some(entry)) = (&prepared.note, &swap.with.audit) {
+        let columns = audit::Columns::of(entry);
+        transaction.execute(note, &columns.parameters()).await?;
+    }
+    Ok(rows)
+}
+
+async fn store_messages(
+    transaction: &Transaction<'_>,
+    send: &Statement,
+    swap: &Swap,
+) -> Result<(), tokio_postgres::Error> {
+    let messages = &swap.with.messages;
     let keys: Vec<&str> = messages.iter().map(|message| &*message.key).collect();
     let destinations: Vec<&str> = messages.iter().map(|message| &*message.destination).collect();
     let payloads: Vec<&[u8]> = messages.iter().map(|message| &message.payload[..]).collect();
@@ -175,10 +220,9 @@ async fn within(
     let groups: Vec<Option<&str>> = messages.iter().map(|message| message.group.as_deref()).collect();
     let delays: Vec<Span> = messages.iter().map(|message| Span::at_most(message.delay)).collect();
     let record = &swap.id.0[..];
-    transaction
-        .execute(send, &[&keys, &destinations, &payloads, &content_types, &groups, &delays, &record])
-        .await?;
-    Ok(rows)
+    let parameters: [&(dyn ToSql + Sync); 7] =
+        [&keys, &destinations, &payloads, &content_types, &groups, &delays, &record];
+    transaction.execute(send, &parameters).await.map(drop)
 }
 
 fn verb(swap: &Swap) -> Verb {

@@ -12,7 +12,7 @@ use super::backup::{self, Progress};
 use super::check::{self, Health};
 use super::failure::{Failure, quoted};
 use super::file::{self, Found};
-use super::{connection, migration};
+use super::{connection, migration, owner};
 use crate::{Error, ErrorKind, Schema};
 
 const CACHE_BYTES: usize = 4 << 20;
@@ -32,9 +32,11 @@ impl Guest {
     ///
     /// # Errors
     ///
-    /// `Misconfigured` where there is none, or none of ours, or one of a newer release; `Corrupt` where a part is missing.
+    /// `Misconfigured` where there is none, or none of ours, or one of a newer release, or where this process owns it;
+    /// `Corrupt` where a part is missing.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = file::resolve(path.as_ref())?;
+        owner::refuse_ours(&path)?;
         match file::inspect_at(&path)? {
             Found::Ours => Ok(Self { path }),
             Found::Nothing => {
@@ -142,6 +144,13 @@ fn connect(path: &Path) -> Result<Connection, Failure> {
     Ok(connection)
 }
 
+/// The same to a file that has this release's schema: whoever reads its records relies on their columns.
+pub(super) fn connect_current(path: &Path) -> Result<Connection, Failure> {
+    let connection = connect(path)?;
+    migration::check(&connection, path)?;
+    Ok(connection)
+}
+
 fn health(path: &Path, connection: &Connection) -> Result<Health, Failure> {
     let found = check::health(connection).map_err(|refused| refused.failure(path));
     leave(connection, path);
@@ -150,7 +159,7 @@ fn health(path: &Path, connection: &Connection) -> Result<Health, Failure> {
 
 /// Where nobody else has the file and its WAL is empty, SQLite may take its own files away again. A WAL with something
 /// in it is left for the next owner.
-fn leave(connection: &Connection, path: &Path) {
+pub(super) fn leave(connection: &Connection, path: &Path) {
     if std::fs::metadata(file::beside(path, "wal")).is_ok_and(|wal| wal.len() == 0) {
         // Failing that, two files stay that say nothing.
         let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);

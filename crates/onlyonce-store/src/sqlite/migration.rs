@@ -67,6 +67,21 @@ pub(super) fn run(connection: &mut Connection, path: &Path) -> Result<(), Failur
     Ok(())
 }
 
+/// Refuses a schema that is not this release's. It changes nothing.
+pub(super) fn check(connection: &Connection, path: &Path) -> Result<(), Failure> {
+    for (number, step) in (1..).zip(&ALL) {
+        if !is_applied(connection, path, number, step)? {
+            let message = format!(
+                "store file {} lacks migration \"{}\"; run \"onlyonce migrate\" on it, or start its gateway",
+                quoted(path),
+                step.name
+            );
+            return Err(Failure::new(ErrorKind::Misconfigured, message));
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }

@@ -120,13 +120,14 @@ fn check_if_small(connection: &Connection, path: &Path) -> Result<(), Failure> {
 }
 
 /// What the store keeps about itself.
-struct Kept {
-    name: [u8; 16],
-    epoch: Epoch,
-    latest: Timestamp,
+#[derive(Clone, Copy)]
+pub(super) struct Kept {
+    pub(super) name: [u8; 16],
+    pub(super) epoch: Epoch,
+    pub(super) latest: Timestamp,
 }
 
-fn kept(connection: &Connection) -> rusqlite::Result<Kept> {
+pub(super) fn kept(connection: &Connection) -> rusqlite::Result<Kept> {
     connection.query_row("SELECT name, epoch, latest FROM onlyonce_store WHERE one = 1", [], |row| {
         Ok(Kept {
             name: row.get(0)?,

@@ -34,9 +34,7 @@ pub(super) struct Owner {
 impl Owner {
     /// Takes the file at `path`, which is created where there is none, or says who has it.
     pub(super) fn take(path: &Path) -> Result<Owned, Failure> {
-        if OURS.contains(path) {
-            return Err(taken(path, Some(std::process::id())));
-        }
+        refuse_ours(path)?;
         let file = open(path)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -51,6 +49,11 @@ impl Owner {
     pub(super) fn file(&self) -> &File {
         &self.file
     }
+}
+
+/// Opening, and so closing, a file that this process has would cost SQLite its locks.
+pub(super) fn refuse_ours(path: &Path) -> Result<(), Failure> {
+    if OURS.contains(path) { Err(taken(path, Some(std::process::id()))) } else { Ok(()) }
 }
 
 fn open(path: &Path) -> Result<File, Failure> {

@@ -19,18 +19,23 @@ use crate::{Error, failpoint};
 /// So many are deleted in one transaction.
 pub(super) const ROWS_MAX: usize = 64;
 
-/// Up to `limit` records that may go by now. Relies on the index by state and due time.
-pub(super) fn candidates(connection: &Connection, limit: usize, now: Timestamp) -> Result<Vec<Id>, Refused> {
+/// Up to `limit` records that may go by now, of all scopes or of one. Relies on the index by state and due time.
+pub(super) fn candidates(
+    connection: &Connection,
+    scope: Option<[u8; 32]>,
+    limit: usize,
+    now: Timestamp,
+) -> Result<Vec<Id>, Refused> {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         format!(
             "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_due
-             WHERE state = ?1 AND due_at <= ?2 ORDER BY due_at"
+             WHERE state = ?1 AND due_at <= ?2 AND (?3 IS NULL OR scope = ?3) ORDER BY due_at"
         )
     });
     let mut statement = connection.prepare_cached(&SQL)?;
     let mut found = Vec::new();
     for state in machine::EXPIRING.iter() {
-        let mut rows = statement.query(params![state.as_str(), now.as_micros()])?;
+        let mut rows = statement.query(params![state.as_str(), now.as_micros(), scope])?;
         while found.len() < limit
             && let Some(row) = rows.next()?
         {

@@ -6,8 +6,8 @@ use onlyonce_core::record::{Draft, Id, Record, Revision, Seen};
 use onlyonce_core::time::{Timestamp, When};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::outbox;
 use super::writer::{Refused, Size, Statements};
+use super::{audit, outbox};
 use crate::sql::{self, COLUMNS, Columns};
 use crate::{Attached, Change, Error, Swapped};
 
@@ -38,7 +38,8 @@ impl Swap {
         let messages: usize = self.with.messages.iter().map(|message| message.payload.len()).sum();
         // Several statements belong together where something is written with the record.
         let statements = if self.with.is_empty() { Statements::One } else { Statements::Many };
-        Size { rows: 1 + self.with.messages.len(), bytes: sql::bytes(&self.next) + messages, statements }
+        let rows = 1 + self.with.messages.len() + usize::from(self.with.audit.is_some());
+        Size { rows, bytes: sql::bytes(&self.next) + messages, statements }
     }
 
     /// Carries it out in the writer's transaction.
@@ -52,6 +53,9 @@ impl Swap {
             return Ok(Done::Lost(seen.transpose()?));
         }
         outbox::store(connection, self.id, &self.with.messages, now)?;
+        if let Some(entry) = &self.with.audit {
+            audit::store(connection, entry, now)?;
+        }
         Ok(Done::Applied(now))
     }
 

@@ -1,33 +1,46 @@
 //! Listings: all, what is due in the order it fell due, what is unknown oldest first; and how many there are.
+//!
+//! A listing of all goes by row numbers: a record keeps its number as long as it stands there, and rows lie in that order in
+//! the file. A page of a narrowed listing examines at most [`EXAMINED_MAX`] of them:
+//!
+//! ```text
+//!   the beginning of an id ──► by the index over ids, first
+//!   states with few records ─► by the index by state, sorted
+//!   all else ────────────────► row after row, from the cursor on
+//! ```
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use onlyonce_core::record::{Id, Seen, StateName};
+use onlyonce_core::record::{Id, Seen, StateName, StateSet};
 use onlyonce_core::time::Timestamp;
-use rusqlite::{Connection, Row, ToSql, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::row;
 use super::writer::Refused;
-use crate::clock::Clock;
-use crate::listing::{self, Place};
+use crate::listing::{self, Digests, EXAMINED_MAX, Place};
 use crate::sql::COLUMNS;
-use crate::{Count, Error, Order, Page, Query};
+use crate::{Count, Error, Order, Page, Query, Search};
 
-/// Up to so many records of a state are counted one by one, and are sorted to be listed by id.
-const FEW: i64 = 100_000;
-/// What a listing by id has for a moment: the same for all.
-const ALIKE: Timestamp = Timestamp::from_micros(0);
+/// Up to so many records of a state are counted one by one.
+const COUNTED_MAX: i64 = 100_000;
 
-type Found = (Place, (Id, Result<Seen, Error>));
+type Listed = (Id, Result<Seen, Error>);
+type Found = listing::Found<Listed>;
 
-pub(super) fn list(connection: &Connection, clock: &dyn Clock, query: &Query) -> Result<Page, Refused> {
-    let after = Place::of(query)?;
+/// A page. The connection is in a transaction: all that a page asks is one snapshot.
+pub(super) fn list(
+    connection: &Connection,
+    now: &dyn Fn() -> Timestamp,
+    query: &Query,
+) -> Result<Page, Refused> {
+    let after = Place::or_start(Place::of(query)?);
+    let listing = Listing { connection, now, query, filter: Filter::of(query) };
     let found = match query.order {
-        Order::Any => by_id(connection, clock, query, after)?,
-        Order::Due => due(connection, clock, query, Place::or_start(after))?,
-        Order::UnknownSince => unknown(connection, clock, query, Place::or_start(after))?,
+        Order::Any => listing.any(after)?,
+        Order::Due => listing.due(after)?,
+        Order::UnknownSince => listing.unknown(after)?,
     };
-    let (found, next) = listing::page(found, query.limit);
+    let (found, next) = found.page(query.limit);
     let mut records = Vec::with_capacity(found.len());
     for (id, seen) in found {
         match seen {
@@ -42,156 +55,305 @@ pub(super) fn list(connection: &Connection, clock: &dyn Clock, query: &Query) ->
     Ok(Page { records, next })
 }
 
-/// Up to [`FEW`] of each state exactly: by the index by state, which is read without the records. Of more, about as many as
-/// there are row numbers left: those are given out in order, and what was deleted leaves gaps.
+/// Up to [`COUNTED_MAX`] of each state exactly: by the index by state, which is read without the records. Of more, about as
+/// many as there are row numbers left: those are given out in order, and what was deleted leaves gaps.
 pub(super) fn count(connection: &Connection) -> Result<Vec<(StateName, Count)>, Refused> {
-    const OF_STATE: &str = "
-        SELECT count(*) FROM (
-            SELECT 1 FROM onlyonce_record INDEXED BY onlyonce_record_by_due WHERE state = ?1 LIMIT ?2)";
     const NUMBERS: &str = "
         SELECT coalesce((SELECT max(number) FROM onlyonce_record) - (SELECT min(number) FROM onlyonce_record) + 1, 0)";
     let mut counts = Vec::new();
     for state in StateName::ALL {
-        let of_state = params![state.as_str(), FEW + 1];
-        let count: i64 = connection.prepare_cached(OF_STATE)?.query_row(of_state, |row| row.get(0))?;
-        counts.push((state, count));
+        counts.push((state, count_of(connection, state, COUNTED_MAX + 1)?));
     }
     let numbers: i64 = connection.prepare_cached(NUMBERS)?.query_row([], |row| row.get(0))?;
-    let few: i64 = counts.iter().map(|(_, count)| count).filter(|count| **count <= FEW).sum();
-    let many = counts.iter().filter(|(_, count)| *count > FEW).count();
+    let few: i64 = counts.iter().map(|(_, count)| count).filter(|count| **count <= COUNTED_MAX).sum();
+    let many = counts.iter().filter(|(_, count)| *count > COUNTED_MAX).count();
     let told = |count: i64| match i64::try_from(many) {
-        Ok(many) if count > FEW => Count::About(((numbers - few) / many).max(count).unsigned_abs()),
+        Ok(many) if count > COUNTED_MAX => Count::About(((numbers - few) / many).max(count).unsigned_abs()),
         _ => Count::Exact(count.unsigned_abs()),
     };
     Ok(counts.into_iter().map(|(state, count)| (state, told(count))).collect())
 }
 
-/// What narrows a listing beside its states: scope and route.
-const FILTER: &str = "(?1 IS NULL OR scope = ?1) AND (?2 IS NULL OR route = ?2)";
-
-/// All states in the order of ids, which is the order of their index. A few states of which there are few records: those are
-/// found by the index by state, and sorted.
-fn by_id(
-    connection: &Connection,
-    clock: &dyn Clock,
-    query: &Query,
-    after: Option<Place>,
-) -> Result<Vec<Found>, Refused> {
-    static BY_ID: LazyLock<String> = LazyLock::new(|| {
-        format!(
-            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_id
-             WHERE id > ?3 AND {FILTER} AND instr(?5, state || ',') > 0 ORDER BY id LIMIT ?4"
-        )
-    });
-    static OF_STATE: LazyLock<String> = LazyLock::new(|| {
-        format!(
-            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_due
-             WHERE state = ?5 AND id > ?3 AND {FILTER} ORDER BY id LIMIT ?4"
-        )
-    });
-    // No id is smaller than the empty one.
-    let after: &[u8] = after.as_ref().map_or(&[], |place| &place.id.0);
-    let limit = limit(query);
-    let place = |_: &Row<'_>| Ok(ALIKE);
-    if !are_few(connection, query)? {
-        let states: String = query.states.iter().map(|state| format!("{state},")).collect();
-        let parameters = params![query.scope, query.route.as_deref(), after, limit, states];
-        return Ok(find(connection, clock, &BY_ID, parameters, place)?);
-    }
-    let mut found = Vec::new();
-    for state in query.states.iter() {
-        let parameters = params![query.scope, query.route.as_deref(), after, limit, state.as_str()];
-        found.extend(find(connection, clock, &OF_STATE, parameters, place)?);
-    }
-    Ok(first_of(found, query))
+/// How many records of a state there are, counted up to `limit`. Relies on the index by state, and reads no record.
+fn count_of(connection: &Connection, state: StateName, limit: i64) -> rusqlite::Result<i64> {
+    const SQL: &str = "
+        SELECT count(*) FROM (
+            SELECT 1 FROM onlyonce_record INDEXED BY onlyonce_record_by_due WHERE state = ?1 LIMIT ?2)";
+    connection.prepare_cached(SQL)?.query_row(params![state.as_str(), limit], |row| row.get(0))
 }
 
-/// Whether the records of these states are few enough to be sorted.
-fn are_few(connection: &Connection, query: &Query) -> Result<bool, Refused> {
-    let counts = count(connection)?;
-    let counted = counts.into_iter().filter(|(state, _)| query.states.contains(*state));
-    Ok(counted.into_iter().all(|(_, count)| matches!(count, Count::Exact(_))))
+/// What narrows a listing. Text is compared byte by byte: nothing in it is a pattern.
+const FILTER: &str = "
+    instr(:states, state || ',') > 0 AND (:scope IS NULL OR scope = :scope) AND (:route IS NULL OR route = :route)
+    AND (NOT :dead_letter OR dead_letter)
+    AND (:text IS NULL OR key = :text OR label = :text
+         OR substr(CAST(key AS BLOB), 1, length(:prefix)) = :prefix
+         OR scope BETWEEN :first AND :last OR id BETWEEN :first AND :last)";
+
+/// The values of [`FILTER`].
+#[derive(Clone)]
+struct Filter {
+    states: String,
+    scope: Option<[u8; 32]>,
+    route: Option<Arc<str>>,
+    dead_letter: bool,
+    text: Option<String>,
+    prefix: Option<Vec<u8>>,
+    first: Option<[u8; 32]>,
+    last: Option<[u8; 32]>,
 }
 
-/// A page of each state, merged. Relies on the index by state and due time, read in its order from the cursor on; only what
-/// fell due at the very same moment is sorted.
-fn due(
-    connection: &Connection,
-    clock: &dyn Clock,
-    query: &Query,
-    after: Place,
-) -> Result<Vec<Found>, Refused> {
-    static SQL: LazyLock<String> = LazyLock::new(|| {
-        format!(
-            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_due
-             WHERE state = ?5 AND due_at <= ?6 AND due_at >= ?7 AND (due_at > ?7 OR id > ?3) AND {FILTER}
-             ORDER BY due_at, id LIMIT ?4"
-        )
-    });
-    let now = clock.now().as_micros();
-    let mut found = Vec::new();
-    for state in query.states.iter() {
-        let parameters = params![
-            query.scope,
-            query.route.as_deref(),
-            after.id.0,
-            limit(query),
-            state.as_str(),
-            now,
-            after.at.as_micros()
+impl Filter {
+    fn of(query: &Query) -> Self {
+        let search = query.search.as_ref();
+        let digests = search.and_then(Search::digests);
+        Self {
+            states: query.states.iter().map(|state| format!("{state},")).collect(),
+            scope: query.scope,
+            route: query.route.clone(),
+            dead_letter: query.dead_letter,
+            text: search.map(|search| search.text().to_owned()),
+            prefix: search.and_then(Search::key_prefix).map(|prefix| prefix.as_bytes().to_vec()),
+            first: digests.map(|digests| digests.first),
+            last: digests.map(|digests| digests.last),
+        }
+    }
+
+    /// The same for whatever is searched for.
+    fn without_search(&self) -> Self {
+        Self { text: None, prefix: None, first: None, last: None, ..self.clone() }
+    }
+
+    fn values(&self) -> [(&str, &dyn ToSql); 8] {
+        [
+            (":states", &self.states),
+            (":scope", &self.scope),
+            (":route", &self.route),
+            (":dead_letter", &self.dead_letter),
+            (":text", &self.text),
+            (":prefix", &self.prefix),
+            (":first", &self.first),
+            (":last", &self.last),
+        ]
+    }
+}
+
+/// A page that is being made.
+struct Listing<'a> {
+    connection: &'a Connection,
+    now: &'a dyn Fn() -> Timestamp,
+    query: &'a Query,
+    filter: Filter,
+}
+
+impl Listing<'_> {
+    /// All, by number. What the beginning of an id is looked for comes first, by id: its places have the earliest moment.
+    fn any(&self, after: Place) -> Result<Found, Refused> {
+        let ids = self.query.search.as_ref().and_then(Search::digests);
+        let mut first = match ids {
+            Some(ids) if after.at == Place::START.at => self.by_id(ids, after.id)?,
+            Some(_) | None => Vec::new(),
+        };
+        if first.len() > self.query.limit {
+            return Ok(Found::all(first));
+        }
+        let after = after.at.as_micros().max(0);
+        let rest = if self.are_few()? { self.of_states(after)? } else { self.by_number(after)? };
+        first.extend(rest.records);
+        Ok(Found { records: first, examined: rest.examined })
+    }
+
+    /// Relies on the unique index over ids.
+    fn by_id(&self, ids: Digests, after: Id) -> rusqlite::Result<Vec<(Place, Listed)>> {
+        let filter = self.filter.without_search();
+        let more: [(&str, &dyn ToSql); 3] = [(":from", &ids.first), (":to", &ids.last), (":after", &after.0)];
+        self.find(&sql::BY_ID, &filter, &more, |_| Ok(Place::START.at))
+    }
+
+    /// Row after row. Where it ends is looked up first, without the filter: the file is read in its order.
+    fn by_number(&self, after: i64) -> rusqlite::Result<Found> {
+        let examined = self.examined_by_number(after)?;
+        let until = examined.unwrap_or(i64::MAX);
+        let more: [(&str, &dyn ToSql); 2] = [(":after", &after), (":until", &until)];
+        let records = self.find(&sql::BY_NUMBER, &self.filter, &more, by_number)?;
+        Ok(Found { records, examined: examined.map(numbered) })
+    }
+
+    /// The number of the last record that is examined; none where that is all, or where everything passes.
+    fn examined_by_number(&self, after: i64) -> rusqlite::Result<Option<i64>> {
+        if !self.query.is_narrow() {
+            return Ok(None);
+        }
+        let mut statement = self.connection.prepare_cached(sql::EXAMINED_BY_NUMBER)?;
+        statement.query_row(params![after, examined_max()], |row| row.get(0)).optional()
+    }
+
+    /// Whether only some states are asked for, and so few records are in them that they can be sorted.
+    fn are_few(&self) -> rusqlite::Result<bool> {
+        if self.query.states == StateSet::ALL {
+            return Ok(false);
+        }
+        let mut left = examined_max();
+        for state in self.query.states.iter() {
+            left -= count_of(self.connection, state, left + 1)?;
+            if left < 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn of_states(&self, after: i64) -> rusqlite::Result<Found> {
+        let mut found = Vec::new();
+        for state in self.query.states.iter() {
+            let more: [(&str, &dyn ToSql); 2] = [(":after", &after), (":state", &state.as_str())];
+            found.extend(self.find(&sql::OF_STATE, &self.filter, &more, by_number)?);
+        }
+        Ok(self.first_of(found))
+    }
+
+    /// A page of each state, merged.
+    fn due(&self, after: Place) -> rusqlite::Result<Found> {
+        let (now, at) = ((self.now)().as_micros(), after.at.as_micros());
+        let mut found = Vec::new();
+        for state in self.query.states.iter() {
+            let more: [(&str, &dyn ToSql); 4] =
+                [(":now", &now), (":at", &at), (":after", &after.id.0), (":state", &state.as_str())];
+            found.extend(self.find(&sql::DUE, &self.filter, &more, moment("due_at"))?);
+        }
+        Ok(self.first_of(found))
+    }
+
+    fn unknown(&self, after: Place) -> rusqlite::Result<Found> {
+        let examined = self.examined_unknown(after)?;
+        let last = Place { at: Timestamp::from_micros(i64::MAX), id: Id([0xff; 32]) };
+        let until = examined.unwrap_or(last);
+        let more: [(&str, &dyn ToSql); 4] = [
+            (":at", &after.at.as_micros()),
+            (":after", &after.id.0),
+            (":until", &until.at.as_micros()),
+            (":until_id", &until.id.0),
         ];
-        found.extend(find(connection, clock, &SQL, parameters, moment("due_at"))?);
+        let records = self.find(&sql::UNKNOWN, &self.filter, &more, moment("unknown_since"))?;
+        Ok(Found { records, examined })
     }
-    Ok(first_of(found, query))
+
+    /// As for a listing by number.
+    fn examined_unknown(&self, after: Place) -> rusqlite::Result<Option<Place>> {
+        if !self.query.is_narrow() {
+            return Ok(None);
+        }
+        let place =
+            |row: &Row<'_>| Ok(Place { at: Timestamp::from_micros(row.get(0)?), id: row.get(1).map(Id)? });
+        let mut statement = self.connection.prepare_cached(sql::EXAMINED_UNKNOWN)?;
+        let after = params![after.at.as_micros(), after.id.0, examined_max()];
+        statement.query_row(after, place).optional()
+    }
+
+    /// Up to one record more than a page, each with its place, whose moment is `at`.
+    fn find(
+        &self,
+        sql: &str,
+        filter: &Filter,
+        more: &[(&str, &dyn ToSql)],
+        at: impl Fn(&Row<'_>) -> rusqlite::Result<Timestamp>,
+    ) -> rusqlite::Result<Vec<(Place, Listed)>> {
+        let understand = |row: &Row<'_>| {
+            let id = row::id(row)?;
+            // The clock after the row: never before what it was stamped with.
+            let seen = row::read(row, |row| row.seen((self.now)()))?;
+            Ok((Place { at: at(row)?, id }, (id, seen)))
+        };
+        let limit = i64::try_from(self.query.one_more()).unwrap_or(i64::MAX);
+        let limit: [(&str, &dyn ToSql); 1] = [(":limit", &limit)];
+        let values = [&filter.values()[..], more, &limit].concat();
+        self.connection.prepare_cached(sql)?.query_map(&values[..], understand)?.collect()
+    }
+
+    fn first_of(&self, mut found: Vec<(Place, Listed)>) -> Found {
+        found.sort_unstable_by_key(|(place, _)| *place);
+        found.truncate(self.query.one_more());
+        Found::all(found)
+    }
 }
 
-/// Relies on the index of unknown records, read in its order from the cursor on.
-fn unknown(
-    connection: &Connection,
-    clock: &dyn Clock,
-    query: &Query,
-    after: Place,
-) -> Result<Vec<Found>, Refused> {
-    static SQL: LazyLock<String> = LazyLock::new(|| {
-        format!(
-            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_unknown
-             WHERE unknown_since IS NOT NULL AND (unknown_since, id) > (?5, ?3) AND {FILTER}
-               AND instr(?6, state || ',') > 0
-             ORDER BY unknown_since, id LIMIT ?4"
-        )
-    });
-    let states: String = query.states.iter().map(|state| format!("{state},")).collect();
-    let parameters =
-        params![query.scope, query.route.as_deref(), after.id.0, limit(query), after.at.as_micros(), states];
-    Ok(find(connection, clock, &SQL, parameters, moment("unknown_since"))?)
+fn examined_max() -> i64 {
+    i64::try_from(EXAMINED_MAX).unwrap_or(i64::MAX)
 }
 
-fn find(
-    connection: &Connection,
-    clock: &dyn Clock,
-    sql: &str,
-    parameters: &[&dyn ToSql],
-    at: impl Fn(&Row<'_>) -> rusqlite::Result<Timestamp>,
-) -> rusqlite::Result<Vec<Found>> {
-    let understand = |row: &Row<'_>| {
-        let id = row::id(row)?;
-        // The clock after the row: never before what it was stamped with.
-        let seen = row::read(row, |row| row.seen(clock.now()))?;
-        Ok((Place { at: at(row)?, id }, (id, seen)))
-    };
-    connection.prepare_cached(sql)?.query_map(parameters, understand)?.collect()
+/// A place in a listing by number; the id does not matter there.
+fn numbered(number: i64) -> Place {
+    Place { at: Timestamp::from_micros(number), id: Place::START.id }
+}
+
+/// The number, which stands behind the columns of a record.
+fn by_number(row: &Row<'_>) -> rusqlite::Result<Timestamp> {
+    row.get("number").map(Timestamp::from_micros)
 }
 
 fn moment(column: &'static str) -> impl Fn(&Row<'_>) -> rusqlite::Result<Timestamp> {
     move |row| row.get(column).map(Timestamp::from_micros)
 }
 
-fn first_of(mut found: Vec<Found>, query: &Query) -> Vec<Found> {
-    found.sort_unstable_by_key(|(place, _)| *place);
-    found.truncate(query.one_more());
-    found
-}
+/// The statements of listings. Those with a filter have its parameters and `:limit`.
+pub(super) mod sql {
+    use super::{COLUMNS, FILTER, LazyLock};
 
-fn limit(query: &Query) -> i64 {
-    i64::try_from(query.one_more()).unwrap_or(i64::MAX)
+    /// Relies on the unique index over ids.
+    pub(in super::super) static BY_ID: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_id
+             WHERE id BETWEEN :from AND :to AND id > :after AND {FILTER} ORDER BY id LIMIT :limit"
+        )
+    });
+
+    /// Relies on the order of the rows. What [`BY_ID`] has shown is left out.
+    pub(in super::super) static BY_NUMBER: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT {COLUMNS}, number FROM onlyonce_record NOT INDEXED
+             WHERE number > :after AND number <= :until AND {FILTER} AND {NOT_BY_ID} ORDER BY number LIMIT :limit"
+        )
+    });
+
+    /// Relies on the order of the rows.
+    pub(in super::super) const EXAMINED_BY_NUMBER: &str = "
+        SELECT number FROM onlyonce_record NOT INDEXED WHERE number > ?1 ORDER BY number LIMIT 1 OFFSET ?2 - 1";
+
+    /// Relies on the index by state. Only numbers are sorted: an answer may be long.
+    pub(in super::super) static OF_STATE: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT {COLUMNS}, number FROM onlyonce_record WHERE number IN (
+                 SELECT number FROM onlyonce_record INDEXED BY onlyonce_record_by_due
+                 WHERE state = :state AND number > :after AND {FILTER} AND {NOT_BY_ID} ORDER BY number LIMIT :limit)
+             ORDER BY number"
+        )
+    });
+
+    /// Relies on the index by state and due time, read in its order from the cursor on; only what fell due at the very same
+    /// moment is sorted.
+    pub(in super::super) static DUE: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_due
+             WHERE state = :state AND due_at <= :now AND due_at >= :at AND (due_at > :at OR id > :after) AND {FILTER}
+             ORDER BY due_at, id LIMIT :limit"
+        )
+    });
+
+    /// Relies on the index of unknown records, read in its order from the cursor on.
+    pub(in super::super) static UNKNOWN: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_unknown
+             WHERE unknown_since IS NOT NULL AND (unknown_since, id) > (:at, :after)
+               AND (unknown_since, id) <= (:until, :until_id) AND {FILTER}
+             ORDER BY unknown_since, id LIMIT :limit"
+        )
+    });
+
+    /// Relies on the index of unknown records, and reads no record.
+    pub(in super::super) const EXAMINED_UNKNOWN: &str = "
+        SELECT unknown_since, id FROM onlyonce_record INDEXED BY onlyonce_record_by_unknown
+        WHERE unknown_since IS NOT NULL AND (unknown_since, id) > (?1, ?2)
+        ORDER BY unknown_since, id LIMIT 1 OFFSET ?3 - 1";
+
+    const NOT_BY_ID: &str = "(:first IS NULL OR id NOT BETWEEN :first AND :last)";
 }

@@ -8,6 +8,7 @@ use std::task::{Context, Waker};
 
 use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{Draft, Effects, Progress, Response, Revision, Source, State, Terms};
 use onlyonce_core::scope::Scope;
@@ -59,6 +60,7 @@ fn draft(key: &str, body_bytes: usize) -> (Id, Box<Draft>) {
         horizon: HOUR,
         retention: HOUR,
         downstream_retention: HOUR,
+        reconcile_first: None,
     };
     let draft = Box::new(Record {
         scope,
@@ -74,6 +76,7 @@ fn draft(key: &str, body_bytes: usize) -> (Id, Box<Draft>) {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        history: History::default(),
         state: State::Completed { response, by: Source::Attempt, expires_at: When::AfterWrite(HOUR) },
     });
     (id, draft)
@@ -291,13 +294,13 @@ async fn a_wall_clock_that_leaps_forward_forgets_no_key() {
     machine.set_wall(25 * 3_600);
     machine.pass(Duration::from_millis(500));
     put(&store, "meanwhile", 10).await.unwrap();
-    assert_eq!(store.reap(9).await.unwrap(), 0);
+    assert_eq!(Store::reap(&store, 9).await.unwrap(), 0);
     assert_eq!(store.examine().await.unwrap()[0].code, "clock.departed");
     machine.set_wall(0);
     machine.pass(Duration::from_secs(5));
     drop(store);
     let store = open().await;
-    assert_eq!(store.reap(9).await.unwrap(), 0);
+    assert_eq!(Store::reap(&store, 9).await.unwrap(), 0);
     let seen = store.load(draft("k", 0).0).await.unwrap().unwrap();
     assert!(onlyonce_core::machine::is_replayable(&seen));
 }
@@ -312,7 +315,7 @@ async fn a_record_that_was_written_anew_since_it_was_found_expired_is_not_delete
     *expires_at = When::WRITE;
     store.swap(id, Change::new(None, Revision(1), next)).await.unwrap();
     let clock = store.clock.clone();
-    let find = move |connection: &Connection| reap::candidates(connection, 9, clock.now());
+    let find = move |connection: &Connection| reap::candidates(connection, None, 9, clock.now());
     assert_eq!(store.lists().run(find).await.unwrap(), [id]);
     store.swap(id, Change::new(Some(Revision(1)), Revision(2), draft("k", 10).1)).await.unwrap();
     let delete = move |connection: &Connection, now| reap::delete(connection, &[id], Expired::Delete, now);

@@ -12,16 +12,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::HeaderValue;
+use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
-use onlyonce_core::machine::{self, Force};
+use onlyonce_core::machine::{self, Force, Forget};
 use onlyonce_core::record::{Draft, Id, Record, Response, Revision, Seen, State, StateName, StateSet, Token};
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
+use onlyonce_store::audit::{self, Entry};
 use onlyonce_store::memory::Memory;
 use onlyonce_store::outbox::{Claimed, DeadLetter, Outbox, Settled};
 use onlyonce_store::promises::Expiry;
 use onlyonce_store::{
-    Change, Count, Cursor, Epoch, EpochSeen, Error, Order, Page, Promises, Query, Store, Swapped,
+    Audit, Change, Count, Cursor, Epoch, EpochSeen, Error, Order, Page, Promises, Query, Store, Swapped,
 };
 
 /// What is wrong with an engine.
@@ -95,6 +97,30 @@ enum Fault {
     DeliversTwice,
     KeepsTheLastError,
     RelaysShare,
+    LosesHistory,
+    ScanIgnoresSearch,
+    ScanIgnoresDeadLetters,
+    SearchFoldsCase,
+    SearchIsExact,
+    SearchRepeatsIds,
+    DropsAudit,
+    AuditsWhatWasLost,
+    AuditsEveryTime,
+    AuditForgetsReason,
+    AuditIsOldestFirst,
+    AuditIgnoresFilters,
+    AuditIgnoresTime,
+    AuditPagesByNumber,
+    AuditTakesAnyCursor,
+    AuditIgnoresAge,
+    AuditReapIgnoresLimit,
+    AuditGoesWithRecords,
+    EraseIgnoresScope,
+    EraseIgnoresExpiry,
+    EraseIgnoresLimit,
+    EraseDeletesNothing,
+    EraseLeavesLabels,
+    EraseBlanksTooEarly,
 }
 
 /// How long a cursor of the memory engine is: a moment and an id.
@@ -152,6 +178,13 @@ impl Broken {
                 }
             }
             Fault::LosesEvidence => change.next.evidence = None,
+            Fault::LosesHistory => change.next.history = History::default(),
+            Fault::DropsAudit => change.with.audit = None,
+            Fault::AuditForgetsReason => {
+                if let Some(entry) = &mut change.with.audit {
+                    entry.reason = None;
+                }
+            }
             Fault::LosesResponses => {
                 if let State::Completed { response, .. } = &mut change.next.state {
                     *response = None;
@@ -204,27 +237,30 @@ impl Broken {
         seen
     }
 
-    async fn erase(&self, id: Id, is_to_go: impl Fn(&Seen) -> bool) -> usize {
+    /// Deletes a record, expired or not.
+    async fn wipe(&self, id: Id, is_to_go: impl Fn(&Seen) -> bool) -> usize {
         let Some(seen) = self.inner.load(id).await.unwrap() else { return 0 };
         if !is_to_go(&seen) {
             return 0;
         }
-        let next = machine::forget(&seen, Token([0; 16]), Force::Yes).unwrap();
-        let revision = Revision(u64::MAX - self.next());
-        self.inner.swap(id, Change::new(Some(seen.revision), revision, next)).await.unwrap();
-        self.inner.reap(1).await.unwrap()
+        // One that has expired is gone already, and only waits for the reaper.
+        if let Forget::Write(next) = machine::forget(&seen, Token([0; 16]), Force::Yes) {
+            let revision = Revision(u64::MAX - self.next());
+            self.inner.swap(id, Change::new(Some(seen.revision), revision, next)).await.unwrap();
+        }
+        Store::reap(&self.inner, 1).await.unwrap()
     }
 
     async fn all(&self) -> Vec<(Id, Seen)> {
         self.inner.scan(Query::all(10_000)).await.unwrap().records
     }
 
-    async fn erase_all(&self, is_to_go: impl Fn(&Seen) -> bool) -> usize {
-        let mut erased = 0;
+    async fn wipe_all(&self, is_to_go: impl Fn(&Seen) -> bool) -> usize {
+        let mut wiped = 0;
         for (id, _) in self.all().await {
-            erased += self.erase(id, &is_to_go).await;
+            wiped += self.wipe(id, &is_to_go).await;
         }
-        erased
+        wiped
     }
 }
 
@@ -259,7 +295,7 @@ fn is_due(record: &Record, now: Timestamp) -> bool {
 impl Store for Broken {
     async fn prepare(&self) -> Result<(), Error> {
         if self.fault == Fault::PreparesAfresh {
-            self.erase_all(|_| true).await;
+            self.wipe_all(|_| true).await;
         }
         self.inner.prepare().await
     }
@@ -307,6 +343,12 @@ impl Store for Broken {
                 self.inner.swap(id, change).await?;
                 Ok(Swapped::Lost(Some(seen)))
             }
+            (Swapped::Lost(seen), Fault::AuditsWhatWasLost) => {
+                if let Some(entry) = again.with.audit {
+                    self.inner.audit().write(entry).await?;
+                }
+                Ok(Swapped::Lost(seen))
+            }
             (Swapped::Applied(mut seen), Fault::MixesUpAnswers) if self.next() % 2 == 1 => {
                 seen.record = self.all().await.remove(0).1.record;
                 Ok(Swapped::Applied(seen))
@@ -317,10 +359,13 @@ impl Store for Broken {
     }
 
     async fn scan(&self, mut query: Query) -> Result<Page, Error> {
+        let search = query.search.clone();
         match self.fault {
             Fault::ScanIgnoresState => query.states = StateSet::ALL,
             Fault::ScanIgnoresScope => query.scope = None,
             Fault::ScanIgnoresRoute => query.route = None,
+            Fault::ScanIgnoresSearch | Fault::SearchFoldsCase => query.search = None,
+            Fault::ScanIgnoresDeadLetters => query.dead_letter = false,
             Fault::ScanIgnoresDue => query.order = Order::Any,
             Fault::ScanNeverEnds => query.after = None,
             Fault::ScanTakesAnyCursor => {
@@ -337,6 +382,18 @@ impl Store for Broken {
             Fault::ScanKeepsTheFirstState => {
                 let first = self.first_states.lock().unwrap();
                 page.records.retain(|(id, _)| states.contains(first[id]));
+            }
+            Fault::SearchFoldsCase => page.records.retain(|(_, seen)| {
+                let key = seen.record.key.as_str().to_lowercase();
+                search.as_ref().is_none_or(|search| key.starts_with(&search.text().to_lowercase()))
+            }),
+            Fault::SearchIsExact => {
+                page.records
+                    .retain(|(_, seen)| search.as_ref().is_none_or(|search| search.is_exact(&seen.record)));
+            }
+            Fault::SearchRepeatsIds if search.is_some_and(|search| search.hex_prefix().is_some()) => {
+                let again = page.records.first().cloned().filter(|_| page.records.len() > 1);
+                page.records.extend(again);
             }
             Fault::ScanSkips if page.next.is_some() => drop(page.records.remove(0)),
             Fault::ScanRepeats if page.next.is_some() && page.records.len() > 1 => {
@@ -362,24 +419,41 @@ impl Store for Broken {
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         match self.fault {
             Fault::ReapsNothing => Ok(0),
-            Fault::ReapIgnoresExpiry => Ok(self.erase_all(is_finished).await),
-            Fault::ReapIgnoresState => Ok(self.erase_all(|seen| is_due(&seen.record, seen.now)).await),
+            Fault::ReapIgnoresExpiry => Ok(self.wipe_all(is_finished).await),
+            Fault::ReapIgnoresState => Ok(self.wipe_all(|seen| is_due(&seen.record, seen.now)).await),
             Fault::ReapIsDue => {
-                Ok(self.erase_all(|seen| is_finished(seen) && is_due(&seen.record, seen.now)).await)
+                Ok(self.wipe_all(|seen| is_finished(seen) && is_due(&seen.record, seen.now)).await)
             }
-            Fault::ReapIgnoresLimit => self.inner.reap(usize::MAX).await,
-            Fault::ReapMiscounts => self.inner.reap(limit).await.map(|count| count.min(1)),
+            Fault::ReapIgnoresLimit => Store::reap(&self.inner, usize::MAX).await,
+            Fault::ReapMiscounts => Store::reap(&self.inner, limit).await.map(|count| count.min(1)),
             Fault::ReapLooksThenDeletes => {
                 let mut reaped = 0;
                 for (id, seen) in self.all().await {
                     if machine::may_reap(&seen.record, seen.now) {
                         on_the_way().await;
-                        reaped += self.erase(id, |_| true).await;
+                        reaped += self.wipe(id, |_| true).await;
                     }
                 }
                 Ok(reaped)
             }
-            _ => self.inner.reap(limit).await,
+            _ => Store::reap(&self.inner, limit).await,
+        }
+    }
+
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        let is_of_scope = |seen: &Seen| *seen.record.scope.digest() == scope;
+        let may_go = |seen: &Seen| machine::may_reap(&seen.record, seen.now);
+        match self.fault {
+            Fault::EraseIgnoresScope => Ok(self.wipe_all(may_go).await),
+            Fault::EraseIgnoresExpiry => Ok(self.wipe_all(is_of_scope).await),
+            Fault::EraseIgnoresLimit => self.inner.erase(scope, usize::MAX).await,
+            Fault::EraseDeletesNothing => Ok(0),
+            Fault::EraseLeavesLabels => Ok(self.wipe_all(|seen| is_of_scope(seen) && may_go(seen)).await),
+            Fault::EraseBlanksTooEarly => {
+                let erased = self.inner.erase(scope, limit).await?;
+                Ok(erased + self.inner.erase(scope, 1).await?)
+            }
+            _ => self.inner.erase(scope, limit).await,
         }
     }
 
@@ -423,6 +497,65 @@ impl Store for Broken {
 
     fn outbox(&self) -> Option<&dyn Outbox> {
         (self.fault != Fault::HasNoOutboxAndSaysNothing).then_some(self)
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self
+    }
+}
+
+#[async_trait]
+impl Audit for Broken {
+    async fn write(&self, mut entry: Entry) -> Result<(), Error> {
+        if self.fault == Fault::AuditsEveryTime {
+            entry.id = format!("{} {}", entry.id, self.next()).into();
+        }
+        self.inner.audit().write(entry).await
+    }
+
+    async fn list(&self, mut query: audit::Query) -> Result<audit::Page, Error> {
+        match self.fault {
+            Fault::AuditIgnoresFilters => {
+                query = audit::Query { after: query.after, limit: query.limit, ..<_>::default() }
+            }
+            Fault::AuditIgnoresTime => (query.from, query.until) = (None, None),
+            Fault::AuditTakesAnyCursor => query.after = query.after.filter(|Cursor(bytes)| bytes.len() == 8),
+            Fault::AuditPagesByNumber => return self.page_by_number(query).await,
+            _ => {}
+        }
+        let mut page = self.inner.audit().list(query).await?;
+        match self.fault {
+            Fault::AuditIsOldestFirst => page.entries.reverse(),
+            Fault::AuditGoesWithRecords
+                if self.all().await.iter().all(|(_, seen)| *seen.record.key.as_str() != *"k") =>
+            {
+                page.entries.clear();
+            }
+            _ => {}
+        }
+        Ok(page)
+    }
+
+    async fn reap(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        let (age, limit) = match self.fault {
+            Fault::AuditIgnoresAge => (Duration::ZERO, limit),
+            Fault::AuditReapIgnoresLimit => (age, usize::MAX),
+            _ => (age, limit),
+        };
+        self.inner.audit().reap(age, limit).await
+    }
+}
+
+impl Broken {
+    /// A page that is counted from the newest entry, whatever has come since.
+    async fn page_by_number(&self, query: audit::Query) -> Result<audit::Page, Error> {
+        let shown = query.after.as_ref().map_or(0, |Cursor(bytes)| usize::from(bytes[0]));
+        let limit = query.limit;
+        let all = audit::Query { after: None, limit: usize::MAX, ..query };
+        let entries = self.inner.audit().list(all).await?.entries;
+        let next = u8::try_from(shown + limit).ok().filter(|_| shown + limit < entries.len());
+        let entries = entries.into_iter().skip(shown).take(limit).collect();
+        Ok(audit::Page { entries, next: next.map(|next| Cursor(Box::new([next]))) })
     }
 }
 
@@ -599,4 +732,35 @@ caught! {
     delivers_twice: DeliversTwice by outbox::a_delivered_message_never_comes_again
     keeps_the_last_error: KeepsTheLastError by outbox::dead_letters_keep_every_error
     relays_share: RelaysShare by outbox::concurrent_relays_never_share_a_message
+    loses_history: LosesHistory by record::a_long_history_survives
+    loses_what_was_said: LosesHistory by story::a_verdict_settles_what_nobody_knew
+    scan_ignores_search: ScanIgnoresSearch by search::a_search_finds_a_key_and_the_beginning_of_one
+    scan_ignores_search_for_a_label: ScanIgnoresSearch by search::a_search_finds_a_label
+    scan_ignores_search_among_filters: ScanIgnoresSearch by search::a_search_goes_with_every_other_filter
+    scan_ignores_odd_text: ScanIgnoresSearch by search::a_search_takes_its_text_as_it_is
+    scan_ignores_dead_letters: ScanIgnoresDeadLetters by search::dead_letters_are_listed_alone
+    search_folds_case: SearchFoldsCase by search::a_search_finds_a_key_and_the_beginning_of_one
+    search_is_exact: SearchIsExact by search::a_search_finds_a_scope_in_hex
+    search_repeats_ids: SearchRepeatsIds by search::a_search_finds_an_id_in_hex
+    drops_audit: DropsAudit by audit::an_entry_is_written_with_its_change
+    audits_what_was_lost: AuditsWhatWasLost by audit::an_entry_of_a_lost_swap_is_not_written
+    audits_every_time: AuditsEveryTime by audit::an_entry_that_is_sent_twice_is_written_once
+    audit_changes_ids: AuditsEveryTime by audit::an_entry_can_be_written_by_itself
+    audit_forgets_reason: AuditForgetsReason by audit::an_entry_is_written_with_its_change
+    audit_is_oldest_first: AuditIsOldestFirst by audit::the_log_comes_newest_first
+    audit_ignores_filters: AuditIgnoresFilters by audit::the_log_is_narrowed_by_every_filter
+    audit_ignores_time: AuditIgnoresTime by audit::the_log_is_narrowed_by_time
+    audit_pages_by_number:
+        AuditPagesByNumber by audit::pages_of_the_log_show_each_entry_once_while_more_are_written
+    audit_takes_any_cursor: AuditTakesAnyCursor by audit::a_foreign_cursor_of_the_log_is_refused
+    audit_ignores_age: AuditIgnoresAge by audit::entries_are_deleted_by_age
+    audit_reap_ignores_limit: AuditReapIgnoresLimit by audit::entries_are_deleted_by_age
+    audit_goes_with_records: AuditGoesWithRecords by audit::entries_outlive_their_records
+    erase_ignores_scope: EraseIgnoresScope by erase::an_erased_scope_leaves_no_expired_record
+    erase_deletes_nothing: EraseDeletesNothing by erase::an_erased_scope_leaves_no_expired_record
+    erase_disagrees: EraseDeletesNothing by agreement::random_operations_agree_with_memory
+    erase_ignores_expiry: EraseIgnoresExpiry by erase::erasing_leaves_what_has_not_expired
+    erase_ignores_limit: EraseIgnoresLimit by erase::erasing_deletes_no_more_than_the_limit
+    erase_leaves_labels: EraseLeavesLabels by erase::erasing_takes_keys_and_labels_out_of_the_log
+    erase_blanks_too_early: EraseBlanksTooEarly by erase::erasing_takes_keys_and_labels_out_of_the_log
 }

@@ -20,7 +20,7 @@ use crate::view;
 const WITHIN: Duration = Duration::from_secs(60);
 /// How long a purge may take: the request stays open until all is done.
 const PURGED_WITHIN: Duration = Duration::from_secs(3_600);
-/// Says what the person calls itself, percent-encoded.
+/// Says what the person calls itself, in UTF-8.
 const CLAIMS: &str = "onlyonce-as";
 
 /// An admin port.
@@ -112,7 +112,7 @@ impl Gateway {
     }
 
     fn asked(&self, method: Method, path: String, claims: Option<&str>) -> Asked<'_> {
-        let claims = claims.and_then(|claims| HeaderValue::try_from(segment(claims)).ok());
+        let claims = claims.and_then(|claims| HeaderValue::from_bytes(claims.as_bytes()).ok());
         let headers = claims.map(|claims| (CLAIMS, claims)).into_iter().collect();
         Asked {
             method,

@@ -98,6 +98,40 @@ CREATE TABLE {schema}.onlyonce_archive (
 );
 
 CREATE INDEX onlyonce_archive_by_id ON {schema}.onlyonce_archive (id, number);
+-- To erase a scope. No request pays for it: rows come here from the reaper.
+CREATE INDEX onlyonce_archive_by_scope ON {schema}.onlyonce_archive (scope);
+
+-- What operators changed, one entry a row: who, when, what and why. Entries are deleted by age and by nothing else.
+CREATE TABLE {schema}.onlyonce_audit (
+    id           text PRIMARY KEY,
+    number       bigint GENERATED ALWAYS AS IDENTITY, -- about the order they were written in
+    at           timestamptz NOT NULL,
+    who          text NOT NULL,      -- whose token it was, or local
+    role         text NOT NULL,
+    claims       text,               -- what the person calls itself; nobody has verified it
+    from_address text,
+    via          text NOT NULL,      -- api, cli, store
+    action       text NOT NULL,      -- verdict, forget, purge, ...
+    scope        text,               -- in hex, as is record
+    scope_label  text,               -- null, as is key, once the scope was erased
+    key          text,
+    record       text,
+    reason       text,
+    forced       boolean NOT NULL,
+    before       text,               -- how the record stood, as JSON
+    after        text,
+    result       text NOT NULL,      -- applied, noted, refused
+    code         text                -- why it was refused
+);
+
+CREATE INDEX onlyonce_audit_by_time ON {schema}.onlyonce_audit (at, number);
+CREATE INDEX onlyonce_audit_by_scope ON {schema}.onlyonce_audit (scope) WHERE scope IS NOT NULL;
+
+-- For people: newest first.
+CREATE VIEW {schema}.onlyonce_log AS
+SELECT at, who, role, claims, from_address, via, action, scope, scope_label, key, record, reason, forced, before, after,
+       result, code, id
+FROM {schema}.onlyonce_audit ORDER BY at DESC, number DESC;
 
 -- The store itself: its name, and the epoch by which nodes know that their copies of completed records are no longer to be
 -- believed.

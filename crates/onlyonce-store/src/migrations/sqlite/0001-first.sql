@@ -107,6 +107,41 @@ CREATE TABLE onlyonce_archive (
 ) STRICT;
 
 CREATE INDEX onlyonce_archive_by_id ON onlyonce_archive (id);
+-- To erase a scope. No request pays for it: rows come here from the reaper.
+CREATE INDEX onlyonce_archive_by_scope ON onlyonce_archive (scope);
+
+-- What operators changed, one entry a row: who, when, what and why. Entries are deleted by age and by nothing else.
+CREATE TABLE onlyonce_audit (
+    number       INTEGER PRIMARY KEY, -- the order they were written in
+    id           TEXT NOT NULL,
+    at           INTEGER NOT NULL,
+    who          TEXT NOT NULL,       -- whose token it was, or local
+    role         TEXT NOT NULL,
+    claims       TEXT,                -- what the person calls itself; nobody has verified it
+    from_address TEXT,
+    via          TEXT NOT NULL,       -- api, cli, store
+    action       TEXT NOT NULL,       -- verdict, forget, purge, ...
+    scope        TEXT,                -- in hex, as is record
+    scope_label  TEXT,                -- null, as is key, once the scope was erased
+    key          TEXT,
+    record       TEXT,
+    reason       TEXT,
+    forced       INTEGER NOT NULL,
+    before       TEXT,                -- how the record stood, as JSON
+    after        TEXT,
+    result       TEXT NOT NULL,       -- applied, noted, refused
+    code         TEXT                 -- why it was refused
+) STRICT;
+
+CREATE UNIQUE INDEX onlyonce_audit_by_id ON onlyonce_audit (id);
+CREATE INDEX onlyonce_audit_by_time ON onlyonce_audit (at, number);
+CREATE INDEX onlyonce_audit_by_scope ON onlyonce_audit (scope) WHERE scope IS NOT NULL;
+
+-- For people: the same with dates, newest first.
+CREATE VIEW onlyonce_log AS
+SELECT strftime('%Y-%m-%dT%H:%M:%fZ', at / 1e6, 'unixepoch') AS at, who, role, claims, from_address, via, action,
+       scope, scope_label, key, record, reason, forced, before, after, result, code, id
+FROM onlyonce_audit ORDER BY onlyonce_audit.at DESC, number DESC;
 
 -- The store itself: its name, the epoch of copies, and the latest stamp, before which the clock of the next process does
 -- not begin.

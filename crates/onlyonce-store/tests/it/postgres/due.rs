@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use onlyonce_core::record::{Effects, Reason, Revision, State, StateName, StateSet};
+use onlyonce_core::record::{Asking, Effects, Reason, Revision, State, StateName, StateSet};
 use onlyonce_core::time::When;
 use onlyonce_store::conformance::random::Random;
 use onlyonce_store::postgres::{Options, Postgres};
@@ -43,7 +43,13 @@ impl World {
 }
 
 fn unknown(ask_at: Option<When>) -> State<When> {
-    State::Unknown { reason: Reason::Said, since: When::WRITE, asked: 0, ask_at, dead_letter: false }
+    State::Unknown {
+        reason: Reason::Said,
+        since: When::WRITE,
+        asking: Asking::default(),
+        ask_at,
+        dead_letter: false,
+    }
 }
 
 fn any_state(random: &mut Random) -> State<When> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
-use onlyonce_core::record::{Effects, Reason, Response, Revision, Source, State};
+use onlyonce_core::record::{Asking, Effects, Reason, Response, Revision, Source, State};
 use onlyonce_core::time::When;
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, Store, Swapped};
@@ -56,7 +56,7 @@ async fn a_record_can_be_read_with_psql() {
     let unknown = State::Unknown {
         reason: Reason::Lapsed,
         since: When::WRITE,
-        asked: 0,
+        asking: Asking::default(),
         ask_at: None,
         dead_letter: false,
     };

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use onlyonce_core::record::{Id, Seen, StateName};
+use onlyonce_core::record::{Id, Record, Seen, StateName};
 use onlyonce_store::sqlite::Sqlite;
 use onlyonce_store::{Change, Count, EpochSeen, Error, Outbox, Page, Promises, Query, Store, Swapped};
 
@@ -73,6 +73,14 @@ impl Store for Kept {
         self.store.count().await
     }
 
+    async fn archived(&self, id: Id, limit: usize) -> Result<Option<Vec<Record>>, Error> {
+        self.store.archived(id, limit).await
+    }
+
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        self.store.erase(scope, limit).await
+    }
+
     async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.store.epoch().await
     }
@@ -87,5 +95,9 @@ impl Store for Kept {
 
     fn outbox(&self) -> Option<&dyn Outbox> {
         self.store.outbox()
+    }
+
+    fn audit(&self) -> &dyn onlyonce_store::Audit {
+        self.store.audit()
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
     Draft, Effects, Id, Progress, Record, Response, Revision, Seen, Source, State, Terms, Token,
@@ -45,6 +46,7 @@ pub(crate) fn draft(key: &str, effects: Effects, state: State<When>) -> (Id, Box
             horizon: HOUR,
             retention: HOUR,
             downstream_retention: 24 * HOUR,
+            reconcile_first: None,
         },
         attempt: 1,
         token: Token([5; 16]),
@@ -54,6 +56,7 @@ pub(crate) fn draft(key: &str, effects: Effects, state: State<When>) -> (Id, Box
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        history: History::default(),
         state,
     });
     (id, draft)
