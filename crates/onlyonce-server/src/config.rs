@@ -114,7 +114,8 @@ fn some<T>(sources: &Sources, read: impl FnOnce(&Section<'_>) -> T) -> Result<T,
 
 /// A span as settings write it, or what is wrong with it.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    let told = |wrong: Vec<value::Wrong>| wrong.into_iter().next().map(|wrong| wrong.remedy).unwrap_or_default();
+    let told =
+        |wrong: Vec<value::Wrong>| wrong.into_iter().next().map(|wrong| wrong.remedy).unwrap_or_default();
     value::span(&tree::Node::text(text, Place::Default)).map_err(told)
 }
 

@@ -18,8 +18,7 @@ use onlyonce::store::{Schema, Store};
 const PLANNED: [&str; 6] = ["mysql", "redis", "rediss", "redis+cluster", "rediss+cluster", "dynamodb"];
 const REMEDY: &str =
     "use sqlite:PATH, such as sqlite:onlyonce.db, postgres://…, or memory: for what may be forgotten";
-const MEMORY: &str =
-    "store \"memory:\" is in the process of its gateway and nowhere else; use --admin URL to ask that gateway";
+const MEMORY: &str = "store \"memory:\" is in the process of its gateway and nowhere else; use --admin URL to ask that gateway";
 /// How long closing waits for other users of the store.
 const CLOSES_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -128,7 +127,9 @@ impl Url {
         }
         let Some(schema) = self.schema().await? else { return Ok(()) };
         if schema.version == 0 {
-            bail!("store {self} has no records of Onlyonce; name the store of a gateway, with its schema where it has one");
+            bail!(
+                "store {self} has no records of Onlyonce; name the store of a gateway, with its schema where it has one"
+            );
         }
         if !schema.pending.is_empty() {
             bail!(

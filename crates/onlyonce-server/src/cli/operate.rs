@@ -229,8 +229,8 @@ pub(crate) struct Log {
     /// Only by this operator: the name of a token, or local
     #[arg(long, value_name = "NAME")]
     pub(crate) who: Option<String>,
-    /// Only this action: verdict, forget, purge, read_response, reload
-    #[arg(long, value_name = "ACTION")]
+    /// Only this action
+    #[arg(long, value_name = "ACTION", value_parser = ACTIONS)]
     pub(crate) action: Option<String>,
     /// Only about this scope, in hex, or the beginning of one from 8 digits
     #[arg(long, value_name = "SCOPE")]
@@ -295,6 +295,10 @@ pub(crate) struct Reap {
     #[command(flatten)]
     pub(crate) work: Work,
 }
+
+/// What the audit log tells of.
+const ACTIONS: [&str; 8] =
+    ["verdict", "forget", "purge", "redrive", "discard", "read_response", "read_payload", "reload"];
 
 const LIST_EXAMPLES: &str = "\
 Examples:

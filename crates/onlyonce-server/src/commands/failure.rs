@@ -26,13 +26,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(code: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self {
-            code: code.into(),
-            detail: detail.into(),
-            status: None,
-            more: Map::new(),
-            is_unread: false,
-        }
+        Self { code: code.into(), detail: detail.into(), status: None, more: Map::new(), is_unread: false }
     }
 
     /// Arguments that cannot be meant.
@@ -181,8 +175,7 @@ mod tests {
         let problem = json!({ "type": "about:blank", "status": 409, "code": "x", "earliest": "then" });
         let Value::Object(problem) = problem else { unreachable!("it is an object") };
         let failure = Failure::new("verdict_too_early", "wait").with_status(409).with_all(problem);
-        let expected =
-            json!({ "error": { "code": "verdict_too_early", "detail": "wait", "status": 409, "earliest": "then" } });
+        let expected = json!({ "error": { "code": "verdict_too_early", "detail": "wait", "status": 409, "earliest": "then" } });
         assert_eq!(failure.as_json(), expected);
         assert_eq!(Failure::arguments("no").as_json()["error"]["status"], Value::Null);
     }

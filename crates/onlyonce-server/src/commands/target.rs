@@ -13,14 +13,13 @@ mod token;
 use anyhow::Context;
 use bytes::Bytes;
 use onlyonce::record::{Handle, Response};
-use onlyonce::store::sqlite::Holder;
+use onlyonce::store::sqlite::{Expired, Holder};
 use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::text::Progress;
 use crate::cli;
 use crate::cli::{Where, Word};
-use crate::config;
 use crate::store::Url;
 use gateway::Gateway;
 use local::Local;
@@ -140,10 +139,8 @@ impl Target {
         }
         let store = match purpose {
             Purpose::Reading | Purpose::DryRun => url.open_for_reading().await?,
-            Purpose::Changing => {
-                let expired = config::work(&place.sources()).map_or_else(|_| Default::default(), |work| work.expired);
-                url.open_for_changes(expired).await?
-            }
+            // No such change lets a record expire.
+            Purpose::Changing => url.open_for_changes(Expired::Delete).await?,
         };
         Ok(Self::Store(Local::new(store)))
     }
@@ -165,7 +162,12 @@ impl Target {
     }
 
     /// A page of the audit log, newest first: `{"items","next"}`.
-    async fn log_page(&self, filter: &LogFilter, cursor: Option<&str>, limit: usize) -> Result<Value, Failure> {
+    async fn log_page(
+        &self,
+        filter: &LogFilter,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Value, Failure> {
         match self {
             Self::Gateway(gateway) => gateway.log_page(filter, cursor, limit).await,
             Self::Store(local) => local.log_page(filter, cursor, limit).await,
@@ -189,7 +191,12 @@ impl Target {
     }
 
     /// Says what became of a record's work.
-    pub(crate) async fn verdict(&self, name: &Name, saying: &Saying, order: &Order) -> Result<Value, Failure> {
+    pub(crate) async fn verdict(
+        &self,
+        name: &Name,
+        saying: &Saying,
+        order: &Order,
+    ) -> Result<Value, Failure> {
         match self {
             Self::Gateway(gateway) => gateway.verdict(name, saying, order).await,
             Self::Store(local) => local.verdict(name, saying, order).await,
@@ -254,7 +261,8 @@ impl Target {
     /// The newest `limit` entries of the audit log, 0 for all, newest first.
     pub(crate) async fn log(&self, filter: &LogFilter, limit: usize) -> Result<Listing, Failure> {
         let mut progress = Progress::new();
-        let page = async |cursor: Option<String>, limit| self.log_page(filter, cursor.as_deref(), limit).await;
+        let page =
+            async |cursor: Option<String>, limit| self.log_page(filter, cursor.as_deref(), limit).await;
         gather(limit, page, |count| progress.tell(&format!("{count} entries"))).await
     }
 
@@ -354,7 +362,9 @@ impl Target {
                 return Ok(());
             }
         }
-        Err(Failure::arguments("there are too many records to find out whose this beginning is; give all 64 digits"))
+        Err(Failure::arguments(
+            "there are too many records to find out whose this beginning is; give all 64 digits",
+        ))
     }
 }
 
@@ -439,7 +449,9 @@ mod tests {
             let count = limit.min(4).min(9 + skipped - from);
             let next = from + count;
             let items: Vec<_> = (from - skipped..next - skipped).collect();
-            Ok(json!({ "items": items, "next": if next < 10 { json!(next.to_string()) } else { Value::Null } }))
+            Ok(
+                json!({ "items": items, "next": if next < 10 { json!(next.to_string()) } else { Value::Null } }),
+            )
         };
         for (limit, expected, has_next) in
             [(0, 9, false), (3, 3, true), (4, 4, true), (6, 6, true), (9, 9, false), (99, 9, false)]

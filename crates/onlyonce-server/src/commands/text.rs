@@ -134,7 +134,8 @@ impl<const N: usize> Table<N> {
         out: &mut impl Write,
         paint: impl Fn(usize, usize, String) -> String,
     ) -> io::Result<()> {
-        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let width =
+            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<_> = (0..N).map(width).collect();
         for (number, row) in self.rows.iter().enumerate() {
             let mut line = String::new();

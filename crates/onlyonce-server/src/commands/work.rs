@@ -70,7 +70,9 @@ async fn rounds(
                 all += done;
                 eprintln!("{} {}", records(done), round.done);
             }
-            Err(error) => eprintln!("warning: {:#}; tried again at the next round", anyhow::Error::from(error)),
+            Err(error) => {
+                eprintln!("warning: {:#}; tried again at the next round", anyhow::Error::from(error))
+            }
         }
         tokio::select! {
             () = sleep((round.every)(settings)) => {}

@@ -53,7 +53,11 @@ impl Connector {
 
     /// For this URL alone: a certificate is checked against the system's roots.
     pub(crate) fn for_url(uri: &Uri) -> Result<Self> {
-        if uri.scheme() == Some(&Scheme::HTTPS) { Self::trusting(system_roots()?) } else { Ok(Self { tls: None }) }
+        if uri.scheme() == Some(&Scheme::HTTPS) {
+            Self::trusting(system_roots()?)
+        } else {
+            Ok(Self { tls: None })
+        }
     }
 
     fn trusting(roots: RootCertStore) -> Result<Self> {

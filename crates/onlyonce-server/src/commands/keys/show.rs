@@ -15,7 +15,9 @@ use crate::cli::{Show, Where};
 pub(crate) async fn run(arguments: &Show) -> Result<Ended, Failure> {
     let is_alone = arguments.response.as_deref().is_some_and(is_stdout);
     if is_alone && arguments.place.json {
-        return Err(Failure::arguments("--response - and --json would both have stdout; write the answer to a file"));
+        return Err(Failure::arguments(
+            "--response - and --json would both have stdout; write the answer to a file",
+        ));
     }
     // Looking at a stored answer leaves an entry in the audit log.
     let purpose = if arguments.response.is_some() { Purpose::Changing } else { Purpose::Reading };
@@ -68,9 +70,17 @@ fn write_answer(file: &Path, stored: &Stored) -> Result<(), Failure> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let written = options.open(file).and_then(|mut opened| opened.write_all(&stored.body));
     written.map_err(|error| {
-        Failure::new("output_failed", format!("\"{}\" cannot be written: {error}; name another file", file.display()))
+        Failure::new(
+            "output_failed",
+            format!("\"{}\" cannot be written: {error}; name another file", file.display()),
+        )
     })?;
-    eprintln!("the stored answer, {} with {} bytes, is in \"{}\"", stored.status, stored.body.len(), file.display());
+    eprintln!(
+        "the stored answer, {} with {} bytes, is in \"{}\"",
+        stored.status,
+        stored.body.len(),
+        file.display()
+    );
     Ok(())
 }
 
@@ -141,7 +151,8 @@ fn answer(record: &Value) -> String {
     if response.is_null() {
         return String::new();
     }
-    let headers: Vec<_> = response["headers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let headers: Vec<_> =
+        response["headers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let by = match member(record, "by") {
         by if by.is_empty() => by,
         by => format!(", by {by}"),
@@ -162,7 +173,8 @@ fn time_line(record: &Value) -> Table<4> {
             said => format!("{}: {said}", member(entry, "what")),
         };
         let contradicts = if entry["contradicts"] == true { "CONTRADICTS THE RECORD" } else { "" };
-        let more = [member(entry, "who"), member(entry, "source"), member(entry, "detail"), contradicts.to_owned()];
+        let more =
+            [member(entry, "who"), member(entry, "source"), member(entry, "detail"), contradicts.to_owned()];
         let more: Vec<_> = more.into_iter().filter(|word| !word.is_empty()).collect();
         table.push([format!("  {}", member(entry, "at")), member(entry, "attempt"), said, more.join(" · ")]);
     }
@@ -215,7 +227,12 @@ fn command(record: &Value, action: &str, place: &Where) -> String {
 fn given(place: &Where) -> Vec<(&'static str, String)> {
     let config = place.config.as_ref().map(|file| file.display().to_string());
     let store = place.store.as_deref().map(without_password);
-    let given = [("--admin", place.admin.clone()), ("--token", place.token.clone()), ("--store", store), ("--config", config)];
+    let given = [
+        ("--admin", place.admin.clone()),
+        ("--token", place.token.clone()),
+        ("--store", store),
+        ("--config", config),
+    ];
     given.into_iter().filter_map(|(flag, value)| Some((flag, value?))).collect()
 }
 
@@ -255,7 +272,8 @@ mod tests {
 
     #[test]
     fn a_command_names_what_is_meant_whatever_the_key() {
-        let record = |key: &str, state: &str| json!({ "scope": "ab12", "key": key, "state": state, "token": "t.t" });
+        let record =
+            |key: &str, state: &str| json!({ "scope": "ab12", "key": key, "state": state, "token": "t.t" });
         let none = place(None, None);
         assert_eq!(
             command(&record("order-17", "unknown"), "happened", &none),

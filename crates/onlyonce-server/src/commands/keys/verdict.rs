@@ -52,7 +52,8 @@ fn follows(saying: &Saying) -> String {
             "the probe is asked for the answer, retries get that, and nothing runs again".to_owned()
         }
         (Word::Happened, None) => {
-            "retries are told that the work is done and its answer not stored, and nothing runs again".to_owned()
+            "retries are told that the work is done and its answer not stored, and nothing runs again"
+                .to_owned()
         }
         (Word::DidNotHappen, _) => "the next retry runs the work again".to_owned(),
         (Word::Unknown, _) => "the probe is asked at once".to_owned(),
@@ -75,7 +76,9 @@ fn saying(arguments: &Verdict) -> Result<Saying, Failure> {
     only(arguments.status.is_some(), "--status", Word::Happened)?;
     only(arguments.ask, "--ask", Word::Happened)?;
     let attempt = match &arguments.attempt {
-        Some(text) => Some(text.parse().map_err(|error| Failure::arguments(format!("--attempt is {error}")))?),
+        Some(text) => {
+            Some(text.parse().map_err(|error| Failure::arguments(format!("--attempt is {error}")))?)
+        }
         None => None,
     };
     Ok(Saying {
@@ -89,7 +92,9 @@ fn saying(arguments: &Verdict) -> Result<Saying, Failure> {
 
 fn response(status: u16, arguments: &Verdict) -> Result<Response, Failure> {
     if !(200..=599).contains(&status) {
-        return Err(Failure::arguments(format!("--status \"{status}\" is no status of an answer; write one from 200 to 599")));
+        return Err(Failure::arguments(format!(
+            "--status \"{status}\" is no status of an answer; write one from 200 to 599"
+        )));
     }
     let headers = arguments.headers.iter().map(|text| header(text)).collect::<Result<_, _>>()?;
     Ok(Response { status, headers, body: body(arguments)? })
@@ -99,7 +104,11 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), Failure> {
     let parsed = text.split_once(':').and_then(|(name, value)| {
         Some((HeaderName::try_from(name.trim()).ok()?, HeaderValue::try_from(value.trim()).ok()?))
     });
-    parsed.ok_or_else(|| Failure::arguments(format!("--header \"{text}\" is no header; write it like 'content-type: text/plain'")))
+    parsed.ok_or_else(|| {
+        Failure::arguments(format!(
+            "--header \"{text}\" is no header; write it like 'content-type: text/plain'"
+        ))
+    })
 }
 
 fn body(arguments: &Verdict) -> Result<Bytes, Failure> {

@@ -41,7 +41,12 @@ impl Gateway {
         Ok(Self { base, shown, authorization, connector })
     }
 
-    pub(super) async fn page(&self, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Value, Failure> {
+    pub(super) async fn page(
+        &self,
+        filter: &Filter,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Value, Failure> {
         let Filter { state, scope, route, query: searched, dead } = filter.clone();
         let query = query([
             ("state", state),
@@ -81,14 +86,19 @@ impl Gateway {
     pub(super) async fn response(&self, name: &Name, claims: Option<&str>) -> Result<Stored, Failure> {
         let asked = self.asked(Method::GET, format!("{}/response", path_of(name)), claims);
         let answered = self.send(asked).await?;
-        // The answer is the stored one, whatever its status: only a problem of the API itself is none.
-        match problem(&answered) {
-            Some(problem) if is_ours(&problem) => Err(refusal(&answered, problem)),
-            Some(_) | None => Ok(Stored { status: answered.status.as_u16(), body: answered.body }),
+        // A stored answer may be a problem too. It is told by its marker.
+        if answered.headers.contains_key("idempotent-replayed") {
+            return Ok(Stored { status: answered.status.as_u16(), body: answered.body });
         }
+        Err(self.failure(&answered))
     }
 
-    pub(super) async fn verdict(&self, name: &Name, saying: &Saying, order: &Order) -> Result<Value, Failure> {
+    pub(super) async fn verdict(
+        &self,
+        name: &Name,
+        saying: &Saying,
+        order: &Order,
+    ) -> Result<Value, Failure> {
         let query = query([("force", flag(order.force)), ("dry_run", flag(order.dry_run))]);
         let path = format!("{}/verdict{query}", path_of(name));
         let body = Some(body_of(saying, &order.reason).to_string());
@@ -131,9 +141,13 @@ impl Gateway {
             let told = serde_json::from_slice(&answered.body).ok().filter(Value::is_object);
             return told.ok_or_else(|| self.is_no_gateway(&answered));
         }
-        match problem(&answered) {
-            Some(problem) => Err(refusal(&answered, problem)),
-            None => Err(self.is_no_gateway(&answered)),
+        Err(self.failure(&answered))
+    }
+
+    fn failure(&self, answered: &Answered) -> Failure {
+        match problem(answered) {
+            Some(problem) => refusal(answered, problem),
+            None => self.is_no_gateway(answered),
         }
     }
 
@@ -150,7 +164,8 @@ impl Gateway {
             Lost::Unanswered(error) => {
                 let remedy =
                     if is_change { "whether anything was changed is in the audit log" } else { "try again" };
-                let detail = format!("{} took the request and did not answer it: {error:#}; {remedy}", self.shown);
+                let detail =
+                    format!("{} took the request and did not answer it: {error:#}; {remedy}", self.shown);
                 Failure::new("gateway_unanswered", detail)
             }
         })
@@ -189,13 +204,17 @@ pub(super) fn address(place: &Where) -> Result<String, Failure> {
 }
 
 fn parsed(text: &str) -> Result<Uri, Failure> {
-    let wrong = |remedy: String| Failure::arguments(format!("--admin \"{text}\" is no URL of an admin port; {remedy}"));
+    let wrong = |remedy: String| {
+        Failure::arguments(format!("--admin \"{text}\" is no URL of an admin port; {remedy}"))
+    };
     if !text.contains("://") {
         return Err(wrong(format!("write http://{text}")));
     }
-    let uri: Uri = text.parse().map_err(|error| wrong(format!("{error}; write it like http://127.0.0.1:8081")))?;
+    let uri: Uri =
+        text.parse().map_err(|error| wrong(format!("{error}; write it like http://127.0.0.1:8081")))?;
     let is_http = uri.scheme() == Some(&Scheme::HTTP) || uri.scheme() == Some(&Scheme::HTTPS);
-    let is_bare = uri.query().is_none() && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+    let is_bare =
+        uri.query().is_none() && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
     if is_http && is_bare { Ok(uri) } else { Err(wrong("write it like http://127.0.0.1:8081".to_owned())) }
 }
 
@@ -251,18 +270,13 @@ fn response_of(response: &Response) -> Value {
 
 /// The problem that an answer is.
 fn problem(answered: &Answered) -> Option<Map<String, Value>> {
-    let is_problem = answered.headers.get(http::header::CONTENT_TYPE).is_some_and(|kind| {
-        kind.as_bytes().to_ascii_lowercase().starts_with(b"application/problem+json")
-    });
+    let is_problem = answered
+        .headers
+        .get(http::header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(b"application/problem+json"));
     let told = is_problem.then(|| serde_json::from_slice::<Value>(&answered.body).ok()).flatten()?;
     let told = view::object(told);
     told.get("code").is_some_and(Value::is_string).then_some(told)
-}
-
-/// Whether a problem is the admin API's own, and not a stored answer that is one.
-fn is_ours(problem: &Map<String, Value>) -> bool {
-    let code = problem.get("code").and_then(Value::as_str).unwrap_or_default();
-    code.starts_with("admin_") || matches!(code, "record_not_found" | "store_unavailable")
 }
 
 fn refusal(answered: &Answered, problem: Map<String, Value>) -> Failure {
@@ -273,15 +287,8 @@ fn refusal(answered: &Answered, problem: Map<String, Value>) -> Failure {
         401 => "; name its token with --token env:NAME or file:PATH",
         _ => "",
     };
-    let faults: Vec<_> = problem.get("faults").and_then(Value::as_array).into_iter().flatten().map(fault).collect();
-    let faults = if faults.is_empty() { String::new() } else { format!(" ({})", faults.join("; ")) };
-    let detail = format!("{}{faults}{remedy}", detail.trim_end_matches('.'));
+    let detail = format!("{}{remedy}", detail.trim_end_matches('.'));
     Failure::new(code, detail).with_status(status).with_all(problem)
-}
-
-fn fault(fault: &Value) -> String {
-    let text = |name: &str| fault[name].as_str().unwrap_or_default();
-    format!("{}: {}", text("path"), text("detail"))
 }
 
 #[cfg(test)]
@@ -312,7 +319,8 @@ mod tests {
         let header = |name: &'static str, value: &'static str| {
             (http::HeaderName::from_static(name), HeaderValue::from_static(value))
         };
-        let headers = vec![header("set-cookie", "a"), header("content-type", "x/y"), header("set-cookie", "b")];
+        let headers =
+            vec![header("set-cookie", "a"), header("content-type", "x/y"), header("set-cookie", "b")];
         let response = Response { status: 201, headers, body: Bytes::from_static(b"{}") };
         assert_eq!(
             response_of(&response),

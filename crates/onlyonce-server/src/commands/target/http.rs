@@ -127,6 +127,9 @@ mod tests {
     #[test]
     fn a_query_has_only_what_is_given() {
         assert_eq!(query([("a", None), ("b", None)]), "");
-        assert_eq!(query([("a", Some("1 2".to_owned())), ("b", None), ("c", Some(String::new()))]), "?a=1%202&c=");
+        assert_eq!(
+            query([("a", Some("1 2".to_owned())), ("b", None), ("c", Some(String::new()))]),
+            "?a=1%202&c="
+        );
     }
 }

@@ -37,9 +37,15 @@ impl Local {
         Ok(store::close(store).await?)
     }
 
-    pub(super) async fn page(&self, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Value, Failure> {
+    pub(super) async fn page(
+        &self,
+        filter: &Filter,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Value, Failure> {
         let page = self.engine.list(query(filter, cursor, limit)?).await?;
-        let items: Vec<_> = page.records.iter().map(|(_, seen)| Value::Object(view::item(&seen.record))).collect();
+        let items: Vec<_> =
+            page.records.iter().map(|(_, seen)| Value::Object(view::item(&seen.record))).collect();
         Ok(json!({ "items": items, "next": page.next.map(shown) }))
     }
 
@@ -98,17 +104,25 @@ impl Local {
         Ok(Stored { status: response.status, body: response.body.clone() })
     }
 
-    pub(super) async fn verdict(&self, name: &Name, saying: &Saying, order: &Order) -> Result<Value, Failure> {
+    pub(super) async fn verdict(
+        &self,
+        name: &Name,
+        saying: &Saying,
+        order: &Order,
+    ) -> Result<Value, Failure> {
         let id = id_of(name)?;
         if saying.attempt.is_some_and(|attempt| attempt.id != id) {
-            return Err(Failure::arguments("--attempt is the token of another record; keys show has the right one"));
+            return Err(Failure::arguments(
+                "--attempt is the token of another record; keys show has the right one",
+            ));
         }
         let verdict = match saying.word {
             Word::Happened => Verdict::Happened(saying.response.clone().map(Arc::new)),
             Word::DidNotHappen => Verdict::DidNotHappen { never_will: saying.never_will },
             Word::Unknown => Verdict::StillUnknown,
         };
-        let said = operate::Saying { verdict, token: saying.attempt.map(|attempt| attempt.token), ask: false };
+        let said =
+            operate::Saying { verdict, token: saying.attempt.map(|attempt| attempt.token), ask: false };
         match self.engine.verdict(id, said, &self.order(order)?).await? {
             Judged::Applied(applied) => Ok(self.applied("applied", &applied, order)),
             Judged::Noted(applied) => Ok(self.applied("noted", &applied, order)),
@@ -120,7 +134,7 @@ impl Local {
         match self.engine.forget(id_of(name)?, &self.order(order)?).await? {
             Forgotten::Done(applied) => {
                 let before = view::standing(applied.before.state.name(), applied.before.attempt);
-                let result = if order.dry_run { "would-forget" } else { "forgotten" };
+                let result = if order.dry_run { "would-apply" } else { "forgotten" };
                 Ok(json!({ "result": result, "before": before, "audit": applied.audit.as_deref() }))
             }
             Forgotten::Refused(refusal) => Err(refused(name, &refusal)),
@@ -130,7 +144,7 @@ impl Local {
     pub(super) async fn purge(&self, scope: &str, order: &Order) -> Result<Value, Failure> {
         let purged = self.engine.purge(digest(scope)?, &self.order(order)?).await?;
         let result = match (order.dry_run, purged.is_whole()) {
-            (true, _) => "would-purge",
+            (true, _) => "would-apply",
             (false, true) => "done",
             (false, false) => "partly",
         };
@@ -210,7 +224,9 @@ fn shown(Cursor(bytes): Cursor) -> String {
 fn read(text: &str) -> Result<Cursor, Failure> {
     let byte = |place: usize| u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok();
     let bytes: Option<Vec<u8>> = (0..text.len() / 2).map(byte).collect();
-    bytes.map(|bytes| Cursor(bytes.into())).ok_or_else(|| Failure::arguments("the cursor is none of this listing's"))
+    bytes
+        .map(|bytes| Cursor(bytes.into()))
+        .ok_or_else(|| Failure::arguments("the cursor is none of this listing's"))
 }
 
 fn id_of(name: &Name) -> Result<Id, Failure> {
@@ -229,7 +245,8 @@ fn refused(name: &Name, refusal: &Refusal) -> Failure {
     let (seen, why) = match refusal {
         Refusal::Absent => return absent(name),
         Refusal::Changed(_) => {
-            return Failure::new(refusal.code(), "the record has changed meanwhile; look at it again").with_status(412);
+            return Failure::new(refusal.code(), "the record has changed meanwhile; look at it again")
+                .with_status(412);
         }
         Refusal::Refused(why, seen) => (seen, why),
     };

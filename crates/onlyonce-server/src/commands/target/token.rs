@@ -10,19 +10,22 @@ const EXPECTED: &str =
 /// The `Authorization` of a token in this place. Nothing of a text that is no such place is shown.
 pub(super) fn authorization(place: &str) -> Result<HeaderValue, Failure> {
     let token = match place.split_once(':') {
-        Some(("env", name)) if !name.is_empty() => std::env::var(name)
-            .map_err(|_| Failure::arguments(format!("--token: variable {name} is not set; set it, or name another")))?,
+        Some(("env", name)) if !name.is_empty() => std::env::var(name).map_err(|_| {
+            Failure::arguments(format!("--token: variable {name} is not set; set it, or name another"))
+        })?,
         Some(("file", path)) if !path.is_empty() => std::fs::read_to_string(path).map_err(|error| {
             Failure::arguments(format!(
                 "--token: file \"{path}\" cannot be read: {error}; name one that this user may read"
             ))
         })?,
-        Some(_) | None => return Err(Failure::arguments(format!("--token is no place of a token; {EXPECTED}"))),
+        Some(_) | None => {
+            return Err(Failure::arguments(format!("--token is no place of a token; {EXPECTED}")));
+        }
     };
     let token = token.trim();
     let value = HeaderValue::try_from(format!("Bearer {token}")).ok().filter(|_| !token.is_empty());
-    let mut value =
-        value.ok_or_else(|| Failure::arguments(format!("--token: what is at {place} is empty, or no token")))?;
+    let mut value = value
+        .ok_or_else(|| Failure::arguments(format!("--token: what is at {place} is empty, or no token")))?;
     value.set_sensitive(true);
     Ok(value)
 }

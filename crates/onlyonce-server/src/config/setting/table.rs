@@ -119,8 +119,11 @@ pub(in crate::config) fn config(top: &Section<'_>) -> Config {
 
 /// Where operators come in.
 pub(in crate::config) fn admin(top: &Section<'_>) -> SocketAddr {
-    top.setting("admin", "Where operators come in. An address that is not loopback needs an `[[admin_token]]`.")
-        .with_default(&ADDRESS, r#""127.0.0.1:8081""#)
+    top.setting(
+        "admin",
+        "Where operators come in. An address that is not loopback needs an `[[admin_token]]`.",
+    )
+    .with_default(&ADDRESS, r#""127.0.0.1:8081""#)
 }
 
 /// What becomes of expired records.
