@@ -18,9 +18,6 @@ pub(crate) enum Keys {
     #[command(after_help = SHOW_EXAMPLES)]
     Show(Show),
     /// Say what became of work whose outcome nobody knows
-    ///
-    /// happened: the work is done, and retries get the answer that is given here. did-not-happen: the next retry runs the work
-    /// again. unknown: the probe is asked at once.
     #[command(after_help = VERDICT_EXAMPLES)]
     Verdict(Verdict),
     /// Make a key as if it had never been used
@@ -82,7 +79,7 @@ pub(crate) struct Change {
     /// Why, for the audit log; at most 1,000 characters
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
-    /// Do it also where it is too early, or where an attempt still runs; see the manual
+    /// Insist, where it would be refused: see below
     #[arg(long)]
     pub(crate) force: bool,
     /// Say what would be done, and change nothing
@@ -138,11 +135,11 @@ pub(crate) struct Show {
 /// What a person says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Word {
-    /// The work is done
+    /// The work is done: retries get the answer that is given here, and nothing runs again
     Happened,
-    /// The work was not done
+    /// The work was not done: the next retry runs it
     DidNotHappen,
-    /// Nobody can say: ask the probe at once
+    /// Nobody can say yet: the probe is asked at once
     Unknown,
 }
 
@@ -325,8 +322,8 @@ Examples:
   onlyonce keys verdict 3f2a9c01 order-17 did-not-happen --reason 'the bank has no such order' --dry-run
   onlyonce keys verdict 3f2a9c01 order-17 unknown --reason 'the bank answers again'
 
---force passes two refusals: that it is too early to believe that nothing happened, and that the attempt still runs. What it
-says late is then no longer stored.
+--force insists on did-not-happen before that can be believed, and on a verdict while the attempt still runs: what the attempt
+answers is then no longer stored.
 Exits 0 once it is done, or 1 where it is refused.";
 
 const FORGET_EXAMPLES: &str = "\
@@ -334,12 +331,15 @@ Examples:
   onlyonce keys forget 3f2a9c01 order-17 --reason 'test data'
   onlyonce keys forget 3f2a9c01 order-17 --reason 'test data' --dry-run
 
+--force insists while the attempt still runs, or while its outcome is unknown: a retry runs the work again, perhaps twice.
 Exits 0 once no node replays it any more, or 1 where there is none or it is refused.";
 
 const PURGE_EXAMPLES: &str = "\
 Examples:
   onlyonce keys purge 3f2a9c01 --reason 'request 4711 to be erased' --dry-run
-  onlyonce keys purge 3f2a9c01 --reason 'request 4711 to be erased' --yes";
+  onlyonce keys purge 3f2a9c01 --reason 'request 4711 to be erased' --yes
+
+--force also forgets records that run or whose outcome is unknown: a retry runs their work again.";
 
 const LOG_EXAMPLES: &str = "\
 Examples:

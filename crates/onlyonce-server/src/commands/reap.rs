@@ -8,7 +8,8 @@ use crate::Ended;
 use crate::cli::Reap;
 use crate::config;
 
-const ROUND: Round = Round { done: "deleted", every: |settings| settings.background.reap_every };
+const ROUND: Round =
+    Round { done: "deleted", every: |settings| settings.background.reap_every, begins_with_taking: false };
 
 pub(crate) async fn run(arguments: &Reap) -> Result<Ended, Failure> {
     let plan = async |engine: &Engine| {

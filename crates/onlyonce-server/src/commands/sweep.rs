@@ -7,7 +7,8 @@ use super::work::{self, Round, count_due};
 use crate::Ended;
 use crate::cli::Sweep;
 
-const ROUND: Round = Round { done: "settled", every: |settings| settings.background.sweep_every };
+const ROUND: Round =
+    Round { done: "settled", every: |settings| settings.background.sweep_every, begins_with_taking: true };
 
 pub(crate) async fn run(arguments: &Sweep) -> Result<Ended, Failure> {
     let plan = async |engine: &Engine| {

@@ -107,7 +107,18 @@ impl Order {
 
 /// The name of whoever runs this.
 pub(crate) fn user() -> Option<String> {
-    ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok()).filter(|name| !name.is_empty())
+    let named = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    named.filter(|name| !name.is_empty()).or_else(listed_user)
+}
+
+/// The same, as the system's list of users has it.
+fn listed_user() -> Option<String> {
+    let number = rustix::process::getuid().as_raw().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").ok()?;
+    users.lines().find_map(|line| match line.split(':').collect::<Vec<_>>()[..] {
+        [name, _, listed, ..] if listed == number => Some(name.to_owned()),
+        _ => None,
+    })
 }
 
 /// What a person says became of the work.

@@ -4,15 +4,17 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce::{Engine, store as seam};
+use onlyonce::record::{Seen, StateSet};
+use onlyonce::{Engine, machine, store as seam};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use super::failure::Failure;
-use super::target::held;
+use super::target::{PAGE, held};
 use crate::cli::Work;
 use crate::config;
+use crate::store::Url;
 use crate::{Ended, store};
 
 /// What a worker is called for, and what it says.
@@ -21,6 +23,8 @@ pub(super) struct Round {
     pub(super) done: &'static str,
     /// How often.
     pub(super) every: fn(&config::Work) -> Duration,
+    /// Whether taking a file does a part of it: what a killed process left running is settled then.
+    pub(super) begins_with_taking: bool,
 }
 
 /// Runs a worker: `plan` counts what is due, `work` does it and says how much it was.
@@ -32,15 +36,14 @@ pub(super) async fn run(
 ) -> Result<Ended, Failure> {
     let settings = config::work(&arguments.sources())?;
     let url = &settings.store;
+    let holder = url.holder()?;
+    let is_taken = round.begins_with_taking && url.has_one_owner() && holder.is_none();
+    let abandoned = if is_taken { reading(url, left_running).await? } else { 0 };
     if arguments.dry_run {
-        let opened = url.open_for_reading().await?;
-        let engine = Engine::new(opened.clone());
-        let due = plan(&engine).await;
-        drop(engine);
-        store::close(opened).await?;
-        return tell(arguments, due?, &format!("would be {}; nothing was changed", round.done));
+        let due = abandoned + reading(url, plan).await?;
+        return tell(arguments, due, &format!("would be {}; nothing was changed", round.done));
     }
-    if let Some(holder) = url.holder()? {
+    if let Some(holder) = holder {
         return Err(held(url, &holder, "a gateway does this by itself, so leave it to that process"));
     }
     let opened = url.open_for_changes(settings.expired).await?;
@@ -48,7 +51,26 @@ pub(super) async fn run(
     let done = rounds(arguments, round, &settings, &engine, work).await;
     drop(engine);
     store::close(opened).await?;
-    tell(arguments, done?, round.done)
+    tell(arguments, abandoned + done?, round.done)
+}
+
+/// Counts something in a store that is only read.
+async fn reading(
+    url: &Url,
+    count: impl AsyncFn(&Engine) -> Result<usize, seam::Error>,
+) -> Result<usize, Failure> {
+    let opened = url.open_for_reading().await?;
+    let engine = Engine::new(opened.clone());
+    let counted = count(&engine).await;
+    drop(engine);
+    store::close(opened).await?;
+    Ok(counted?)
+}
+
+/// How many attempts a process that is gone has left, whose lease may still live.
+async fn left_running(engine: &Engine) -> Result<usize, seam::Error> {
+    let all = seam::Query { states: machine::ABANDONED, ..seam::Query::all(PAGE) };
+    count(engine, all, |seen| machine::sweep(seen).is_none()).await
 }
 
 async fn rounds(
@@ -99,11 +121,17 @@ fn records(count: usize) -> String {
 /// How many records are due in these states of which `is_meant` holds.
 pub(super) async fn count_due(
     engine: &Engine,
-    states: onlyonce::record::StateSet,
-    is_meant: impl Fn(&onlyonce::record::Seen) -> bool,
+    states: StateSet,
+    is_meant: impl Fn(&Seen) -> bool,
 ) -> Result<usize, seam::Error> {
-    const PAGE: usize = 500;
-    let mut query = seam::Query::due(states, PAGE);
+    count(engine, seam::Query::due(states, PAGE), is_meant).await
+}
+
+async fn count(
+    engine: &Engine,
+    mut query: seam::Query,
+    is_meant: impl Fn(&Seen) -> bool,
+) -> Result<usize, seam::Error> {
     let mut count = 0;
     loop {
         let page = engine.store().scan(query.clone()).await?;

@@ -157,12 +157,9 @@ fn answer(record: &Value) -> String {
         by if by.is_empty() => by,
         by => format!(", by {by}"),
     };
-    format!(
-        "{}, {} bytes{by}; headers: {}",
-        member(response, "status"),
-        member(response, "bytes"),
-        clean(&headers.join(", "))
-    )
+    let headers =
+        if headers.is_empty() { String::new() } else { format!("; headers: {}", clean(&headers.join(", "))) };
+    format!("{}, {} bytes{by}{headers}", member(response, "status"), member(response, "bytes"))
 }
 
 fn time_line(record: &Value) -> Table<4> {
