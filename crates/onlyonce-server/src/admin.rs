@@ -1,111 +1,353 @@
-//! The admin port: liveness, readiness and metrics.
+//! The admin port: liveness, readiness, metrics, and the API of operators.
 //!
-//! `/healthz` and `/readyz` are for orchestrators and say nothing worth hiding. `/metrics` names routes: from another
-//! machine it requires a token.
+//! 1. What there is, who may ask for it and how it is refused stands in one table (`endpoint.rs`), from which requests are
+//!    routed and the API is described.
+//! 2. A request is let in (`who.rs`) before anything else is said about it, and read whole (`call.rs`): everything that is
+//!    wrong with it is told at once.
+//! 3. Records are changed by the engine alone, each change with its entry of the audit log.
+//! 4. Every answer has `Cache-Control: no-store`. No answer allows pages of another origin anything.
+//! 5. What has an authentication of its own (webhooks, which are signed) comes as a router that is merged: see [`serve`].
 
+mod audit;
+mod call;
+mod change;
+mod connection;
+mod cursor;
+mod endpoint;
+mod events;
 mod figures;
-mod token;
+mod health;
+mod json;
+mod keys;
+mod openapi;
+mod overview;
+mod parameter;
+mod refusal;
+mod schema;
+mod traffic;
+mod verdict;
+mod who;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{ConnectInfo, Request, State};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
+use axum::routing::any;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::request::Parts;
+use http::{HeaderValue, Method};
 use onlyonce::Engine;
-use onlyonce::health::Health;
-use serde_json::json;
+use onlyonce::store::{Error, ErrorKind};
+use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
+use tokio::sync::{OnceCell, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, interval, timeout};
 
+use self::call::Call;
+use self::connection::{Door, Peer};
+use self::endpoint::{Access, Endpoint, Name};
+use self::events::Events;
+use self::refusal::{Code, Refusal};
+use self::traffic::Minute;
+use self::who::{Caller, role_name};
+use crate::config::{AdminToken, Config, Role};
 pub(crate) use figures::Figures;
 
-use crate::config::AdminToken;
-use crate::problem;
+/// What a body may have beyond the largest answer that can be stored.
+const BODY_BYTES_MORE: usize = 64 * 1024;
+/// How often measured times are summed up, and the traffic looked at.
+const SUM_EVERY: Duration = Duration::from_secs(1);
+/// How long requests may take to end once the node is stopped.
+const STOPS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The state of the admin port.
 #[derive(Debug)]
 pub(crate) struct Admin {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) figures: Figures,
-    pub(crate) tokens: Vec<AdminToken>,
+    engine: Arc<Engine>,
+    figures: Figures,
     /// How long `/readyz` waits for the store.
-    pub(crate) store_timeout: Duration,
+    store_timeout: Duration,
+    /// This node's name: its host's, and the port.
+    node: Arc<str>,
+    rules: RwLock<Arc<Rules>>,
+    store_name: OnceCell<[u8; 16]>,
+    minute: Minute,
+    events: Events,
+    phase: watch::Sender<Phase>,
 }
 
-/// Serves until the task is dropped.
-pub(crate) async fn serve(listener: TcpListener, admin: Arc<Admin>) -> std::io::Result<()> {
-    let routes = Router::new()
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .fallback(not_found)
-        .with_state(admin);
-    axum::serve(listener, routes.into_make_service_with_connect_info::<SocketAddr>()).await
+/// How far the node's stop has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// It is stopped, finishes what is under way, and is not ready for more.
+    Stopping,
+    /// Streams and connections end.
+    Ended,
 }
 
-/// The process is alive: nothing else is checked.
-async fn healthz() -> Response {
-    answer(StatusCode::OK, json!({ "status": "alive", "version": env!("CARGO_PKG_VERSION") }))
+/// What the settings say about the admin port. A reload replaces it.
+#[derive(Debug)]
+struct Rules {
+    tokens: Vec<AdminToken>,
+    body_bytes_max: usize,
+    /// A digest of all settings, without their secrets.
+    digest: String,
 }
 
-/// Whether keyed requests can be served. A failed store is distinguished from a slow one.
-async fn readyz(State(admin): State<Arc<Admin>>) -> Response {
-    let health = admin.engine.health(admin.store_timeout).await;
-    let status = if health.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-    let store = match health {
-        Health::Well { took } => json!({ "state": "ok", "millis": millis(took) }),
-        Health::Slow { took } => json!({ "state": "slow", "millis": millis(took) }),
-        Health::Stalled { waited } => {
-            let detail = format!("no answer within {} ms", waited.as_millis());
-            json!({ "state": "stalled", "millis": millis(waited), "detail": detail })
+impl Rules {
+    fn of(config: &Config) -> Self {
+        let policies = config.routes.iter().chain([&config.default]).map(|route| &route.policy);
+        let response_bytes_max = policies.map(|policy| policy.response_bytes_max).max().unwrap_or(0);
+        let digest = Sha256::digest(format!("{config:?}"));
+        Self {
+            tokens: config.admin_tokens.clone(),
+            body_bytes_max: usize::try_from(response_bytes_max)
+                .unwrap_or(usize::MAX)
+                .saturating_add(BODY_BYTES_MORE),
+            digest: digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect(),
         }
-        Health::Unfit { code, says, remedy } => {
-            tracing::warn!(code, remedy, "not ready: {says}");
-            json!({ "state": "failed", "code": code, "detail": format!("{remedy}; the log has more") })
-        }
-        // The store's error may name hosts and files: it is in the log, not in the answer.
-        Health::Failed { error } => {
-            tracing::warn!(%error, "not ready: the store failed");
-            json!({ "state": "failed", "detail": "the store answered with an error; the log has it" })
-        }
-    };
-    let told = if status == StatusCode::OK { "ready" } else { "not ready" };
-    answer(status, json!({ "status": told, "store": store }))
-}
-
-async fn metrics(
-    State(admin): State<Arc<Admin>>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    headers: HeaderMap,
-) -> Response {
-    if !token::may_read(&admin.tokens, peer.ip(), &headers) {
-        return refused();
     }
-    let text = admin.figures.render(&admin.engine).await;
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
-fn refused() -> Response {
-    let mut response =
-        problem(StatusCode::UNAUTHORIZED, "From elsewhere than this machine it takes a token.");
-    let bearer = header::HeaderValue::from_static("Bearer");
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+impl Admin {
+    /// With these settings, at the port that was bound. From now on every entry of the audit log is in the process' log too.
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        figures: Figures,
+        config: &Config,
+        address: SocketAddr,
+    ) -> Arc<Self> {
+        engine.on_change(audit::log);
+        Arc::new(Self {
+            engine,
+            figures,
+            store_timeout: config.default.policy.store_timeout,
+            node: format!("{}:{}", host_name(), address.port()).into(),
+            rules: RwLock::new(Arc::new(Rules::of(config))),
+            store_name: OnceCell::new(),
+            minute: Minute::default(),
+            events: Events::default(),
+            phase: watch::channel(Phase::Serving).0,
+        })
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Goes by these settings from the next request on. That they were read anew is in the audit log.
+    pub(crate) fn reload(self: &Arc<Self>, config: &Config) {
+        let after = Arc::new(Rules::of(config));
+        let before = {
+            let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *rules, after.clone())
+        };
+        let (admin, entry) = (self.clone(), audit::reloaded(&before.digest, &after.digest));
+        tokio::spawn(async move {
+            if let Err(error) = admin.engine.write_audit(entry).await {
+                tracing::warn!(%error, "the settings were read anew, and the audit log did not take it");
+            }
+        });
+    }
+
+    /// From now on the node is not ready.
+    pub(crate) fn announce_stop(&self) {
+        self.phase.send_replace(Phase::Stopping);
+    }
+
+    fn is_serving(&self) -> bool {
+        *self.phase.borrow() == Phase::Serving
+    }
+
+    /// Ready when streams and connections are to end. Also where nobody is left who could say so.
+    fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut phase = self.phase.subscribe();
+        async move {
+            let _ = phase.wait_for(|phase| *phase == Phase::Ended).await;
+        }
+    }
+
+    /// The store's name, which never changes.
+    async fn store_name(&self) -> Result<[u8; 16], Error> {
+        let asked = self.store_name.get_or_try_init(|| async {
+            let late = |_| Error::new(ErrorKind::Unavailable, "the store did not answer in time");
+            let seen = timeout(self.store_timeout, self.engine.store().epoch()).await.map_err(late)??;
+            Ok(seen.store)
+        });
+        asked.await.copied()
+    }
+
+    /// Sums up what was measured, and looks at the traffic, for ever.
+    async fn sum_up(self: Arc<Self>) {
+        let mut rounds = interval(SUM_EVERY);
+        loop {
+            rounds.tick().await;
+            self.figures.sum();
+            self.minute.look(self.engine.traffic(), Instant::now());
+        }
+    }
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The admin port, being served.
+#[derive(Debug)]
+pub(crate) struct Administration {
+    admin: Arc<Admin>,
+    serving: JoinHandle<std::io::Result<()>>,
+    background: Vec<JoinHandle<()>>,
+}
+
+/// Serves until it is stopped. What is in `open` needs no token: it has an authentication of its own.
+pub(crate) fn serve(listener: TcpListener, admin: &Arc<Admin>, open: Router) -> Administration {
+    let routes = router(admin.clone()).merge(open).layer(map_response(sealed));
+    let service = routes.into_make_service_with_connect_info::<Peer>();
+    let serving = axum::serve(Door(listener), service).with_graceful_shutdown(admin.ended());
+    Administration {
+        admin: admin.clone(),
+        serving: tokio::spawn(serving.into_future()),
+        background: vec![
+            tokio::spawn(events::run(admin.clone(), admin.engine.events())),
+            tokio::spawn(admin.clone().sum_up()),
+        ],
+    }
+}
+
+impl Administration {
+    /// Ends streams and requests, and closes the port.
+    pub(crate) async fn stop(self) {
+        let Self { admin, mut serving, background } = self;
+        admin.phase.send_replace(Phase::Ended);
+        background.iter().for_each(JoinHandle::abort);
+        if timeout(STOPS_WITHIN, &mut serving).await.is_err() {
+            serving.abort();
+        }
+    }
+}
+
+fn router(admin: Arc<Admin>) -> Router {
+    let mut router = Router::new();
+    for path in endpoint::paths() {
+        let answer = move |State(admin): State<Arc<Admin>>,
+                           ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
+                           request: Request| answer(admin, peer, path, request);
+        router = router.route(path, any(answer));
+    }
+    router.fallback(not_found).with_state(admin)
+}
+
+/// What holds for every answer.
+async fn sealed(mut response: Response) -> Response {
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-async fn not_found() -> Response {
-    problem(StatusCode::NOT_FOUND, "There is /healthz, /readyz and /metrics.")
+async fn answer(admin: Arc<Admin>, peer: SocketAddr, path: &'static str, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let answered = match let_in(&admin, peer, path, &head).await {
+        Ok((endpoint, caller)) => respond(Call::new(admin, endpoint, caller, head), body).await,
+        Err(refusal) => Err(refusal),
+    };
+    answered.unwrap_or_else(IntoResponse::into_response)
 }
 
-fn problem(status: StatusCode, detail: &str) -> Response {
-    problem::plain(status, detail).map(Body::from)
+/// Who asks for what, where it may be asked.
+async fn let_in(
+    admin: &Admin,
+    peer: SocketAddr,
+    path: &'static str,
+    head: &Parts,
+) -> Result<(&'static Endpoint, Caller), Refusal> {
+    let is_open = endpoint::at(path).all(|endpoint| endpoint.access == Access::Open);
+    let caller = match is_open {
+        true => Caller::anybody(peer.ip()),
+        false => Caller::of(&admin.rules().tokens, peer.ip(), head)?,
+    };
+    let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
+    let Some(endpoint) = endpoint::at(path).find(|endpoint| endpoint.method == method) else {
+        return Err(no_method(path, &head.method));
+    };
+    match may(endpoint, &caller, head) {
+        Ok(()) => Ok((endpoint, caller)),
+        Err(refusal) => {
+            audit::keep_refusal(admin, endpoint, &caller, head, refusal.code).await;
+            Err(refusal)
+        }
+    }
 }
 
-fn answer(status: StatusCode, body: serde_json::Value) -> Response {
-    (status, [(header::CACHE_CONTROL, "no-store")], Json(body)).into_response()
+/// Refuses what this caller may not ask for.
+fn may(endpoint: &Endpoint, caller: &Caller, head: &Parts) -> Result<(), Refusal> {
+    if endpoint.is_change() {
+        who::refuse_other_origin(head)?;
+    }
+    match (endpoint.access, caller.role) {
+        (Access::Open | Access::Needs(Role::Read), Role::Read | Role::Operate)
+        | (Access::Needs(Role::Operate), Role::Operate) => Ok(()),
+        (Access::Needs(Role::Operate), Role::Read) => {
+            let detail = "this token has the role read; it takes one of the role operate";
+            Err(Refusal::new(Code::Forbidden, detail).with("needs", role_name(Role::Operate)))
+        }
+    }
+}
+
+fn no_method(path: &str, method: &Method) -> Refusal {
+    let allowed = endpoint::allowed(path);
+    let detail = format!("{path} has no method {method}; there are {allowed}");
+    let allow = HeaderValue::try_from(allowed).expect("names of methods are a header's value");
+    Refusal::new(Code::Method, detail).with_header(ALLOW, allow)
+}
+
+async fn not_found(
+    State(admin): State<Arc<Admin>>,
+    ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
+    request: Request,
+) -> Response {
+    let (head, _) = request.into_parts();
+    let refusal = match Caller::of(&admin.rules().tokens, peer.ip(), &head) {
+        Ok(_) => Refusal::new(Code::NotFound, "there is no such path; GET /v1/openapi.json lists all"),
+        Err(refusal) => refusal,
+    };
+    refusal.into_response()
+}
+
+async fn respond(call: Call, body: Body) -> Result<Response, Refusal> {
+    match call.endpoint.name {
+        Name::Healthz => Ok(health::healthz()),
+        Name::Readyz => Ok(health::readyz(&call.admin).await),
+        Name::Metrics => metrics(call).await,
+        Name::Keys => keys::list(call).await,
+        Name::Key => keys::show(call).await,
+        Name::Response => keys::response(call).await,
+        Name::Verdict => change::verdict(call, body).await,
+        Name::Forget => change::forget(call).await,
+        Name::Purge => change::purge(call).await,
+        Name::Audit => audit::list(call).await,
+        Name::Events => events::watch(&call),
+        Name::Overview => overview::show(call).await,
+        Name::OpenApi => described(&call),
+    }
+}
+
+async fn metrics(call: Call) -> Result<Response, Refusal> {
+    call.check()?;
+    let mut response = Response::new(Body::from(call.admin.figures.render(&call.admin.engine).await));
+    let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, text);
+    Ok(response)
+}
+
+fn described(call: &Call) -> Result<Response, Refusal> {
+    call.check()?;
+    Ok(axum::Json(openapi::document()).into_response())
 }

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use axum::Router;
 use onlyonce::Engine;
 use onlyonce::store::{Level, Store};
 use onlyonce::worker::Workers;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
-use crate::admin::{self, Admin, Figures};
+use crate::admin::{self, Admin, Administration, Figures};
 use crate::config::Config;
 use crate::gateway::{Gateway, Place};
 use crate::store;
@@ -35,8 +35,8 @@ pub(crate) struct Node {
     engine: Arc<Engine>,
     store: Arc<dyn Store>,
     workers: Workers,
-    administration: JoinHandle<std::io::Result<()>>,
-    upkeep: JoinHandle<()>,
+    administration: Administration,
+    operators: Arc<Admin>,
 }
 
 impl Node {
@@ -50,16 +50,11 @@ impl Node {
             .with_context(|| format!("cannot listen on \"{}\"; set admin to a free address", config.admin))?;
         let address = listener.local_addr()?;
         let workers = Workers::start(&engine, &config.background);
-        let upkeep = tokio::spawn(figures.run_upkeep());
-        let admin = Arc::new(Admin {
-            engine: engine.clone(),
-            figures,
-            tokens: config.admin_tokens.clone(),
-            store_timeout: config.default.policy.store_timeout,
-        });
+        let operators = Admin::new(engine.clone(), figures, &config, address);
         let gateway = Gateway::start(config, engine.clone(), Place::Threads).await?;
-        let administration = tokio::spawn(admin::serve(listener, admin));
-        Ok(Self { gateway, admin: address, engine, store, workers, administration, upkeep })
+        // Whatever needs no token on the admin port, since it is signed, is merged here.
+        let administration = admin::serve(listener, &operators, Router::new());
+        Ok(Self { gateway, admin: address, engine, store, workers, administration, operators })
     }
 
     /// The line printed once the node serves; scripts wait for it.
@@ -71,21 +66,21 @@ impl Node {
     /// Serves with these settings from the next request on; returns the settings that need a restart.
     pub(crate) fn reload(&mut self, config: Config) -> Result<Vec<&'static str>> {
         let stays = self.gateway.reload(config)?;
-        self.workers = Workers::start(&self.engine, &self.gateway.config().background);
+        let config = self.gateway.config();
+        self.workers = Workers::start(&self.engine, &config.background);
+        self.operators.reload(&config);
         Ok(stays)
     }
 
     /// Stops accepting, finishes requests in flight within `stop_after`, abandons the rest, and closes the store. The admin port
     /// answers until then.
     pub(crate) async fn stop(self) {
-        let Self { gateway, engine, store, workers, administration, upkeep, .. } = self;
+        let Self { gateway, engine, store, workers, administration, operators, .. } = self;
+        operators.announce_stop();
         let stop_after = gateway.config().stop_after;
         gateway.stop(stop_after).await;
-        upkeep.abort();
-        administration.abort();
-        // It ends as aborted.
-        drop(administration.await);
-        drop((workers, engine));
+        administration.stop().await;
+        drop((workers, engine, operators));
         // A client that keeps its connection is no failure: the store loses nothing when the process ends.
         if let Err(error) = store::close(store).await {
             tracing::warn!(%error, "the store was not closed");

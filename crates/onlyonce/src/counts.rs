@@ -26,6 +26,7 @@ use onlyonce_core::record::{Source, Verdict};
 use onlyonce_core::refusal::Refusal;
 
 use crate::probe::{Answer, Failure};
+use crate::traffic::Tally;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +49,27 @@ pub(crate) enum Decision {
     Observed,
 }
 
-const DECISIONS: usize = 14;
+pub(crate) const DECISIONS: usize = 14;
 
 impl Decision {
-    fn name(self) -> &'static str {
+    pub(crate) const ALL: [Self; DECISIONS] = [
+        Self::Executed,
+        Self::Retried,
+        Self::Replayed,
+        Self::InProgress,
+        Self::KeyReused,
+        Self::Unknown,
+        Self::Missing,
+        Self::Invalid,
+        Self::ScopeMissing,
+        Self::Limited,
+        Self::NotStored,
+        Self::Expired,
+        Self::StoreUnavailable,
+        Self::Observed,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Executed => "executed",
             Self::Retried => "retried",
@@ -251,6 +269,7 @@ pub(crate) fn admin_change(action: &str, result: &str) {
 /// How long things took.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
+    pub(crate) tally: Tally,
     added: [OnceLock<Histogram>; DECISIONS],
     store: [OnceLock<Histogram>; OPERATIONS],
     store_errors: [OnceLock<Counter>; OPERATIONS],
@@ -283,6 +302,7 @@ impl Operation {
 impl Times {
     /// What a request took beyond the work itself.
     pub(crate) fn added(&self, decision: Decision, span: Duration) {
+        self.tally.added(span);
         let new = || histogram!("onlyonce_added_latency_seconds", "decision" => decision.name());
         self.added[decision as usize].get_or_init(new).record(span);
     }

@@ -2,7 +2,8 @@
 //!
 //! Ordinary completions and replays are not told here. Each transition is told once, by the node that wrote it.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use onlyonce_core::machine;
 use onlyonce_core::record::{Id, Record, Source, StateName};
@@ -21,8 +22,8 @@ const BEHIND_MAX: usize = 1_000;
 pub enum Event {
     /// A record became unknown, was settled, forgotten or given up on.
     Record(Transition),
-    /// An operator changed something, or was refused.
-    Change(audit::Entry),
+    /// An operator changed something, or was refused. Of an entry that came without a change, the moment is this node's.
+    Change(audit::Written),
 }
 
 /// What became of a record.
@@ -40,25 +41,45 @@ pub struct Transition {
     pub at: Timestamp,
 }
 
-#[derive(Debug)]
-pub(crate) struct Events(broadcast::Sender<Arc<Event>>);
+pub(crate) struct Events {
+    sender: broadcast::Sender<Arc<Event>>,
+    changed: OnceLock<Changed>,
+}
+
+type Changed = Box<dyn Fn(&audit::Written) + Send + Sync>;
 
 impl Default for Events {
     fn default() -> Self {
-        Self(broadcast::channel(BEHIND_MAX).0)
+        Self { sender: broadcast::channel(BEHIND_MAX).0, changed: OnceLock::new() }
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events").field("sender", &self.sender).finish_non_exhaustive()
     }
 }
 
 impl Engine {
     /// What happens on this node from now on.
     pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
-        self.events.0.subscribe()
+        self.events.sender.subscribe()
+    }
+
+    /// Calls this for every entry of the audit log that this node writes, before whoever ordered it is answered. Unlike a
+    /// watcher of [`Engine::events`] it misses none. The first one stays.
+    pub fn on_change(&self, changed: impl Fn(&audit::Written) + Send + Sync + 'static) {
+        // Only the first is kept, as documented.
+        let _ = self.events.changed.set(Box::new(changed));
     }
 
     /// Tells whoever watches.
     pub(crate) fn tell(&self, event: Event) {
+        if let (Event::Change(written), Some(changed)) = (&event, self.events.changed.get()) {
+            changed(written);
+        }
         // Nobody may be watching.
-        let _ = self.events.0.send(Arc::new(event));
+        let _ = self.events.sender.send(Arc::new(event));
     }
 
     /// A write made a record unknown.

@@ -111,7 +111,7 @@ where
         call.body = match read_request(body, bytes_max).await {
             Ok(Some(bytes)) => bytes,
             Ok(None) => {
-                keyed.counts.request(Decision::Limited);
+                keyed.decided(Decision::Limited);
                 return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max }));
             }
             Err(_) => return Ok(answer::unreadable()),
@@ -181,8 +181,19 @@ impl Keyed {
 
     /// A request counts once, with what it took beyond the work itself.
     fn count(&self, decision: Decision, added: Duration) {
-        self.counts.request(decision);
+        self.decided(decision);
         self.engine().times.added(decision, added);
+    }
+
+    fn decided(&self, decision: Decision) {
+        self.counts.request(decision);
+        self.engine().times.tally.decided(decision);
+    }
+
+    /// It passed, and would have been decided on so.
+    pub(crate) fn observed(&self, decision: Decision) {
+        self.counts.observed(decision);
+        self.engine().times.tally.decided(Decision::Observed);
     }
 
     fn refuse<R>(&self, refusal: &Refusal) -> Response<Body<R>> {

@@ -187,6 +187,7 @@ pub mod problem;
 mod service;
 mod status;
 mod task;
+pub mod traffic;
 mod verified;
 mod wait;
 pub mod worker;

@@ -41,12 +41,12 @@ where
     let body = match read {
         Read::Whole(bytes) => bytes,
         Read::Beyond(body) => {
-            keyed.counts.observed(Decision::Limited);
+            keyed.observed(Decision::Limited);
             return Ok(passed(inner.call(Request::from_parts(parts, body)).await?));
         }
     };
     let (decision, lease) = keyed.would(&parts, &body).await;
-    keyed.counts.observed(decision);
+    keyed.observed(decision);
     let called = inner.call(Request::from_parts(parts, Body::whole(body)));
     let Some(lease) = lease else { return Ok(passed(called.await?)) };
     let mut called = pin!(called);

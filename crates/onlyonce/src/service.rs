@@ -96,10 +96,12 @@ where
             (Ok(admitted), _) => admitted,
             (Err(refusal), Mode::Enforce) => {
                 counts.request(Decision::from(&refusal));
+                self.settings.engine.times.tally.decided(Decision::from(&refusal));
                 return self.refuse(&refusal, None);
             }
             (Err(refusal), Mode::Observe) => {
                 counts.observed(Decision::from(&refusal));
+                self.settings.engine.times.tally.decided(Decision::Observed);
                 let request = Request::from_parts(parts, Body::passed(body));
                 return ResponseFuture::passing(self.inner.call(request));
             }

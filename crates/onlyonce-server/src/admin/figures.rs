@@ -7,15 +7,18 @@ use anyhow::{Context, Result};
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use onlyonce::Engine;
+use onlyonce::record::Source;
+use onlyonce::store::Error;
 use tokio::sync::Mutex;
-use tokio::time::{interval, timeout};
+use tokio::time::timeout;
+
+use super::overview::DeadLetters;
+use super::refusal::Code;
 
 /// How long counts of records are cached: a scrape does not count them again.
 const CENSUS_EVERY: Duration = Duration::from_secs(30);
 /// How long a scrape waits for the counts.
 const CENSUS_WITHIN: Duration = Duration::from_secs(2);
-/// How often measured times are folded into histograms.
-const SUM_EVERY: Duration = Duration::from_secs(1);
 /// From a read of this process' memory to a store that is about to time out.
 const SECONDS: [f64; 16] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
@@ -46,21 +49,23 @@ impl Figures {
         Ok(Self { handle, counted_at: Mutex::new(None) })
     }
 
-    /// Folds measured times into histograms, for ever: otherwise each is kept, even if `/metrics` is never read.
-    pub(crate) fn run_upkeep(&self) -> impl Future<Output = ()> + use<> {
-        let handle = self.handle.clone();
-        async move {
-            let mut rounds = interval(SUM_EVERY);
-            loop {
-                rounds.tick().await;
-                handle.run_upkeep();
-            }
-        }
+    /// Metrics that nobody counts in: for tests that serve several admin ports in one process.
+    pub(crate) fn detached() -> Self {
+        Self { handle: PrometheusBuilder::new().build_recorder().handle(), counted_at: Mutex::new(None) }
+    }
+
+    /// Folds measured times into histograms. Done often: otherwise each is kept, even if `/metrics` is never read.
+    pub(crate) fn sum(&self) {
+        self.handle.run_upkeep();
     }
 
     /// All metrics, with the counts of records if those are recent enough.
     pub(crate) async fn render(&self, engine: &Engine) -> String {
         self.count_records(engine).await;
+        for (worker, round) in engine.rounds() {
+            let ago = round.ended_at.elapsed();
+            gauge!("onlyonce_worker_ran_seconds", "worker" => worker).set(ago.as_secs_f64());
+        }
         self.handle.run_upkeep();
         self.handle.render()
     }
@@ -71,8 +76,16 @@ impl Figures {
             return;
         }
         *counted_at = Some(Instant::now());
-        match timeout(CENSUS_WITHIN, engine.census()).await {
-            Ok(Ok(census)) => {
+        let counted = async {
+            let census = engine.census().await?;
+            let dead_letters = match census.oldest_unknown {
+                Some(_) => DeadLetters::count(engine).await?,
+                None => DeadLetters::default(),
+            };
+            Ok::<_, Error>((census, dead_letters))
+        };
+        match timeout(CENSUS_WITHIN, counted).await {
+            Ok(Ok((census, dead_letters))) => {
                 for (state, count) in census.records {
                     // Counts that an engine does not know are left out.
                     if let Some(count) = count.number() {
@@ -81,6 +94,7 @@ impl Figures {
                 }
                 let oldest = census.oldest_unknown.unwrap_or_default();
                 gauge!("onlyonce_oldest_unknown_seconds").set(oldest.as_secs_f64());
+                gauge!("onlyonce_dead_letters", "kind" => "key").set(as_float(dead_letters.count));
             }
             Ok(Err(error)) => tracing::warn!(%error, "the records could not be counted"),
             Err(_) => tracing::warn!("the records could not be counted in time; their figures are old"),
@@ -90,13 +104,44 @@ impl Figures {
 
 /// Registers counters at zero: an alert on a missing counter never fires.
 fn start_at_zero() {
-    for name in ["superseded", "lapsed", "reaped", "unknown_opened"] {
+    for name in ["superseded", "lapsed", "reaped", "unknown_opened", "contradictions"] {
         counter!(format!("onlyonce_{name}_total")).absolute(0);
     }
     for operation in ["load", "swap", "scan", "reap", "epoch"] {
         counter!("onlyonce_store_errors_total", "operation" => operation).absolute(0);
     }
+    for (result, by) in [
+        ("scheduled", Source::Probe),
+        ("failed", Source::Probe),
+        ("resolved", Source::Probe),
+        ("resolved", Source::Webhook),
+        ("resolved", Source::Operator),
+        ("resolved", Source::Attempt),
+    ] {
+        counter!("onlyonce_reconcile_total", "result" => result, "by" => by.as_str()).absolute(0);
+    }
+    for result in ["happened", "did_not_happen", "unknown", "failed"] {
+        counter!("onlyonce_probes_total", "result" => result).absolute(0);
+    }
+    for (action, results) in CHANGES {
+        for result in *results {
+            counter!("onlyonce_admin_changes_total", "action" => *action, "result" => *result).absolute(0);
+        }
+    }
+    for code in Code::ALL {
+        counter!("onlyonce_admin_refused_total", "code" => code.as_str()).absolute(0);
+    }
+    gauge!("onlyonce_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }
+
+/// How each order of an operator may end.
+const CHANGES: &[(&str, &[&str])] = &[
+    ("verdict", &["applied", "noted", "refused"]),
+    ("forget", &["applied", "refused"]),
+    ("purge", &["applied", "refused"]),
+    ("read_response", &["applied", "refused"]),
+    ("reload", &["applied"]),
+];
 
 /// Exact up to 2^53, which no store holds.
 fn as_float(count: u64) -> f64 {
@@ -128,6 +173,28 @@ fn describe() {
         Unit::Seconds,
         "For how long the outcome has been unknown that has been so the longest; 0 where none is."
     );
+    describe_counter!(
+        "onlyonce_reconcile_total",
+        "Questions to probes scheduled, records settled and by whom, probes that failed."
+    );
+    describe_counter!("onlyonce_probes_total", "Questions to probes, by what they answered.");
+    describe_counter!("onlyonce_contradictions_total", "Statements that disagree with a settled record.");
+    describe_counter!("onlyonce_admin_changes_total", "What operators ordered, and how it ended.");
+    describe_counter!(
+        "onlyonce_admin_refused_total",
+        "Requests to the admin port that were refused, by code."
+    );
+    describe_gauge!(
+        "onlyonce_dead_letters",
+        "What was given up on and waits for a person; counted at most twice a minute."
+    );
+    describe_gauge!("onlyonce_build_info", "The version of this program; always 1.");
+    describe_gauge!(
+        "onlyonce_worker_ran_seconds",
+        Unit::Seconds,
+        "How long ago a worker of this node last came to the end of a round."
+    );
+    describe_histogram!("onlyonce_probe_seconds", Unit::Seconds, "What a question to a probe took.");
     describe_histogram!(
         "onlyonce_added_latency_seconds",
         Unit::Seconds,

@@ -85,7 +85,7 @@ impl Engine {
             Swapped::Applied(now) => {
                 self.tell_transition(id, found.record.state.name(), &now.record, Source::Operator);
                 let audit = entry.as_ref().map(|entry| entry.id.clone());
-                entry.into_iter().for_each(|entry| self.tell_change(entry));
+                entry.into_iter().for_each(|entry| self.tell_change(entry, now.now));
                 done(now, audit)
             }
             Swapped::Lost(now) => Tried::Lost(now),

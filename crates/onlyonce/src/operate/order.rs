@@ -148,7 +148,7 @@ impl Engine {
     /// Where the store does not take it. Then what it tells of must not be done.
     pub async fn write_audit(&self, entry: audit::Entry) -> Result<(), Error> {
         self.guarded(Operation::Swap, STORE_TIMEOUT, self.store().audit().write(entry.clone())).await?;
-        self.tell_change(entry);
+        self.tell_change(entry, own_time());
         Ok(())
     }
 
@@ -162,9 +162,9 @@ impl Engine {
     }
 
     /// An entry is in the log.
-    pub(super) fn tell_change(&self, entry: audit::Entry) {
+    pub(super) fn tell_change(&self, entry: audit::Entry, at: Timestamp) {
         counts::admin_change(&entry.action, &entry.result);
-        self.tell(Event::Change(entry));
+        self.tell(Event::Change(audit::Written { at, entry }));
     }
 
     /// An order was refused: that is in the log too. Where it cannot be written there, the order is still refused.
@@ -181,6 +181,12 @@ impl Engine {
         }
         refusal
     }
+}
+
+/// The time by this node's clock.
+fn own_time() -> Timestamp {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_micros(0).plus(since_epoch)
 }
 
 #[cfg(test)]
