@@ -5,8 +5,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::config::{Sources, page};
+
+mod operate;
+
+pub(crate) use self::operate::{
+    Change, Forget, Keys, List, Log, Purge, Reap, Show, Sweep, Verdict, Where, Word, Work,
+};
 
 /// Makes any HTTP write safe to retry.
 #[derive(Debug, Parser)]
@@ -38,9 +45,62 @@ pub(crate) enum Command {
     /// serve does the same at its start, where its role may. With a role of its own for this, the role of serve needs only
     /// to read and write rows. Exits 0 once nothing is missing, and of --dry-run also where something is.
     Migrate(Migrate),
+    /// Look at records, settle those whose outcome is unknown, and forget
+    ///
+    /// Of a running gateway by its admin port (--admin), or of a store (--store).
+    #[command(subcommand)]
+    Keys(Keys),
+    /// Show what operators changed: who, when, what and why
+    Log(Log),
+    /// Settle records that nobody came back for, without a gateway
+    Sweep(Sweep),
+    /// Delete expired records, without a gateway
+    Reap(Reap),
     /// Look after the file of an embedded store
     #[command(subcommand)]
     Store(Store),
+    /// Print completions for a shell
+    ///
+    /// They are made from the definitions that the program itself reads its arguments by.
+    #[command(after_help = operate::COMPLETIONS_EXAMPLES)]
+    Completions(Completions),
+    /// Print the manual page, or write the pages of all commands
+    #[command(after_help = operate::MAN_EXAMPLES)]
+    Man(Man),
+}
+
+impl Command {
+    /// Whether errors are told to a machine.
+    pub(crate) fn has_json_errors(&self) -> bool {
+        match self {
+            Self::Keys(verb) => verb.place().json,
+            Self::Log(log) => log.place.json,
+            Self::Sweep(sweep) => sweep.work.json,
+            Self::Reap(reap) => reap.work.json,
+            Self::Serve(_)
+            | Self::Demo(_)
+            | Self::Check(_)
+            | Self::Settings(_)
+            | Self::Migrate(_)
+            | Self::Store(_)
+            | Self::Completions(_)
+            | Self::Man(_) => false,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// Write a page for every command into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

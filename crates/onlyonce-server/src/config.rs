@@ -88,13 +88,47 @@ pub(crate) fn load(sources: &Sources) -> Result<Loaded, Faults> {
 
 /// Only the `store` setting; nothing else is read.
 pub(crate) fn store(sources: &Sources) -> Result<store::Url, Faults> {
+    some(sources, table::store)
+}
+
+/// Only the `admin` setting; nothing else is read.
+pub(crate) fn admin(sources: &Sources) -> Result<SocketAddr, Faults> {
+    some(sources, table::admin)
+}
+
+/// Only what a worker goes by; nothing else is read.
+pub(crate) fn work(sources: &Sources) -> Result<Work, Faults> {
+    some(sources, |top| Work {
+        store: table::store(top),
+        expired: table::expired(top),
+        background: table::background(top),
+    })
+}
+
+/// Some of the settings, for a command that has no use for the others and does not mind their faults.
+fn some<T>(sources: &Sources, read: impl FnOnce(&Section<'_>) -> T) -> Result<T, Faults> {
     let mut faults = Vec::new();
     let settings = source::read(sources, &mut faults);
     faults.retain(|fault| fault.path == source::FILE);
     let reader = Reader::new(sources.variables(), faults);
-    let store = table::store(&Section::top(&settings, &reader));
+    let some = read(&Section::top(&settings, &reader));
     let (faults, _) = reader.finish();
-    if faults.is_empty() { Ok(store) } else { Err(Faults(faults)) }
+    if faults.is_empty() { Ok(some) } else { Err(Faults(faults)) }
+}
+
+/// A span as settings write it, or what is wrong with it.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    let told =
+        |wrong: Vec<value::Wrong>| wrong.into_iter().next().map(|wrong| wrong.remedy).unwrap_or_default();
+    value::span(&tree::Node::text(text, Place::Default)).map_err(told)
+}
+
+/// What a worker on a store goes by.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    pub(crate) store: store::Url,
+    pub(crate) expired: Expired,
+    pub(crate) background: Background,
 }
 
 /// All settings.

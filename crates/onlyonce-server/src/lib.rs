@@ -28,16 +28,29 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
+use crate::commands::failure;
 
 /// Runs the command of this process' arguments.
 pub async fn run() -> ExitCode {
-    let ended = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return refused(&error),
+    };
+    let as_json = command.has_json_errors();
+    let told = |ended| Ok(failure::told(ended, as_json));
+    let ended = match command {
         Command::Serve(arguments) => commands::serve::run(&arguments).await,
         Command::Demo(arguments) => demo::run(&arguments).await,
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Settings(arguments) => commands::settings::run(&arguments),
         Command::Migrate(arguments) => commands::migrate::run(&arguments).await,
+        Command::Keys(verb) => told(commands::keys::run(verb).await),
+        Command::Log(arguments) => told(commands::log::run(&arguments).await),
+        Command::Sweep(arguments) => told(commands::sweep::run(&arguments).await),
+        Command::Reap(arguments) => told(commands::reap::run(&arguments).await),
         Command::Store(verb) => commands::store::run(verb).await,
+        Command::Completions(arguments) => commands::completions::run(&arguments),
+        Command::Man(arguments) => commands::man::run(&arguments),
     };
     exit_code(ended)
 }
@@ -49,6 +62,18 @@ enum Ended {
     Yes,
     /// The answer is no: not found, or a failed check. The reason has been printed.
     No,
+    /// It could not be done. The reason has been printed.
+    Failed,
+}
+
+/// Arguments that cannot be read, or a question about them. Whoever wants JSON is told in JSON.
+fn refused(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
+        return exit_code(Ok(failure::tell_arguments(error)));
+    }
+    // Where not even this can be written, the exit code still tells.
+    let _ = error.print();
+    if error.use_stderr() { exit_code(Ok(Ended::Failed)) } else { exit_code(Ok(Ended::Yes)) }
 }
 
 /// The only place that knows exit codes: 0 done, 1 no, 2 error.
@@ -56,6 +81,7 @@ fn exit_code(ended: Result<Ended>) -> ExitCode {
     match ended {
         Ok(Ended::Yes) => ExitCode::SUCCESS,
         Ok(Ended::No) => ExitCode::from(1),
+        Ok(Ended::Failed) => ExitCode::from(2),
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(2)

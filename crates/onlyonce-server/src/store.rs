@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result, bail};
 use onlyonce::store::memory::Memory;
 use onlyonce::store::postgres::{self, Postgres};
-use onlyonce::store::sqlite::{Expired, Guest, Options, Sqlite};
+use onlyonce::store::sqlite::{Expired, Guest, GuestStore, Holder, Options, Sqlite};
 use onlyonce::store::{Schema, Store};
 
 /// Engines that are planned, by their schemes.
 const PLANNED: [&str; 6] = ["mysql", "redis", "rediss", "redis+cluster", "rediss+cluster", "dynamodb"];
 const REMEDY: &str =
     "use sqlite:PATH, such as sqlite:onlyonce.db, postgres://…, or memory: for what may be forgotten";
+const MEMORY: &str = "store \"memory:\" is in the process of its gateway and nowhere else; use --admin URL to ask that gateway";
 /// How long closing waits for other users of the store.
 const CLOSES_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -89,6 +90,57 @@ impl Url {
 }
 
 impl Url {
+    /// Opens the store to read it and change nothing: a file as a guest, also while a gateway has it, and a database without
+    /// migrating it.
+    pub(crate) async fn open_for_reading(&self) -> Result<Arc<dyn Store>> {
+        self.has_schema().await?;
+        Ok(match self {
+            Self::Memory => bail!(MEMORY),
+            Self::Sqlite(path) => Arc::new(GuestStore::open(path).await?),
+            Self::Postgres(database) => {
+                Arc::new(Postgres::open(&database.url, postgres::Options::default()).await?)
+            }
+        })
+    }
+
+    /// Opens the store to change it, as a node would. It must be there and have this release's schema: a command about one
+    /// record creates no store and migrates none.
+    pub(crate) async fn open_for_changes(&self, expired: Expired) -> Result<Arc<dyn Store>> {
+        self.has_schema().await?;
+        self.open(expired).await
+    }
+
+    /// Who has the file; none where nobody has, or where the store is none that one process has.
+    pub(crate) fn holder(&self) -> Result<Option<Holder>> {
+        match self {
+            Self::Sqlite(path) => Ok(Holder::of(path)?),
+            Self::Memory | Self::Postgres(_) => Ok(None),
+        }
+    }
+
+    /// Refuses a store that is not there, or whose schema is older than this release's.
+    async fn has_schema(&self) -> Result<()> {
+        match self {
+            Self::Memory => bail!(MEMORY),
+            Self::Sqlite(path) => drop(Guest::open(path)?),
+            Self::Postgres(_) => {}
+        }
+        let Some(schema) = self.schema().await? else { return Ok(()) };
+        if schema.version == 0 {
+            bail!(
+                "store {self} has no records of Onlyonce; name the store of a gateway, with its schema where it has one"
+            );
+        }
+        if !schema.pending.is_empty() {
+            bail!(
+                "store {self} has schema version {}, and this release's is {}; run onlyonce migrate first",
+                schema.version,
+                schema.latest
+            );
+        }
+        Ok(())
+    }
+
     /// The current schema, and what opening the store would apply; `None` if the engine has no schema.
     pub(crate) async fn schema(&self) -> Result<Option<Schema>> {
         Ok(match self {

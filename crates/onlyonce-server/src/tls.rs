@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 
 pub(crate) use self::accept::{Accepted, Acceptor};
-pub(crate) use self::connect::Connector;
+pub(crate) use self::connect::{Connected, Connector};
 pub(crate) use self::files::warnings;
 pub(crate) use self::stream::Stream;
 

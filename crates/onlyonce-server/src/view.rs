@@ -171,7 +171,7 @@ pub(crate) fn audit(entry: &audit::Entry, at: Option<Timestamp>) -> Value {
     })
 }
 
-fn object(value: Value) -> Map<String, Value> {
+pub(crate) fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(members) => members,
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),

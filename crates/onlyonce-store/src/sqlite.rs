@@ -74,6 +74,7 @@ pub use check::Health;
 pub use guest::Guest;
 pub use guest_store::GuestStore;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
+pub use owner::Holder;
 use rusqlite::Connection;
 pub use transaction::Transaction;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use http::Version;
 use http::uri::Scheme;
+use http::{Uri, Version};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::{TcpStream, lookup_host};
@@ -51,6 +51,19 @@ impl Connector {
             Some(path) => files::roots("upstream_ca", path)?,
             None => system_roots()?,
         };
+        Self::trusting(roots)
+    }
+
+    /// For this URL alone: a certificate is checked against the system's roots.
+    pub(crate) fn for_url(uri: &Uri) -> Result<Self> {
+        if uri.scheme() == Some(&Scheme::HTTPS) {
+            Self::trusting(system_roots()?)
+        } else {
+            Ok(Self { tls: None })
+        }
+    }
+
+    fn trusting(roots: RootCertStore) -> Result<Self> {
         let builder =
             ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
         Ok(Self { tls: Some(Arc::new(builder.with_root_certificates(roots).with_no_client_auth())) })

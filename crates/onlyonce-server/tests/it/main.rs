@@ -5,6 +5,7 @@ mod demo;
 mod documents;
 mod examples;
 mod migrate;
+mod operate;
 mod program;
 mod serve;
 mod settings;

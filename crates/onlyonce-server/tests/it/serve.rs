@@ -73,7 +73,17 @@ impl Serving {
         }
     }
 
-    fn send(&self, request: &str) -> TcpStream {
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Stops it as an operator would; its exit code.
+    pub(crate) fn stop(&mut self) -> Option<i32> {
+        self.signal("TERM");
+        self.ended().code()
+    }
+
+    pub(crate) fn send(&self, request: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address()).expect("it listens");
         stream.set_read_timeout(Some(SOON)).expect("a time-out");
         stream.write_all(request.as_bytes()).expect("it reads");

@@ -10,12 +10,14 @@
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::failure::{Failure, quoted};
 use super::file;
-use crate::ErrorKind;
+use crate::{Error, ErrorKind};
 
 /// The file beside SQLite's own hold on it, locked. Whoever has a connection has one of these, and lets go of it later:
 /// the last one closes the file and gives it free.
@@ -95,6 +97,51 @@ fn holder(file: &File) -> Option<u32> {
         let held = place.rsplit(':').next()?.parse::<u64>().ok()?;
         if held == inode { process.parse().ok() } else { None }
     })
+}
+
+/// The process that has a store file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number, where the system tells.
+    pub process: Option<u32>,
+    /// When it was started, where the system tells.
+    pub since: Option<SystemTime>,
+}
+
+impl Holder {
+    /// Who has the file at `path`; none where nobody has, or no file is there. **For another process than the owner's**, as
+    /// [`Guest`](super::Guest) is.
+    ///
+    /// # Errors
+    ///
+    /// Where the file cannot be opened.
+    pub fn of(path: impl AsRef<Path>) -> Result<Option<Self>, Error> {
+        let path = path.as_ref();
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(file::unreadable(path, &error).into()),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(None),
+            Err(TryLockError::WouldBlock) => {
+                let process = holder(&file);
+                Ok(Some(Self { process, since: process.and_then(started) }))
+            }
+            Err(TryLockError::Error(error)) => Err(file::unreadable(path, &error).into()),
+        }
+    }
+}
+
+/// When a process was started, where the system tells: Linux counts hundredths of a second since it was booted.
+fn started(process: u32) -> Option<SystemTime> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name may contain anything; what follows its last parenthesis are numbers, the 20th of which is meant.
+    let (_, numbers) = stat.rsplit_once(')')?;
+    let hundredths: u64 = numbers.split_whitespace().nth(19)?.parse().ok()?;
+    let system = std::fs::read_to_string("/proc/stat").ok()?;
+    let booted: u64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(UNIX_EPOCH + Duration::from_secs(booted) + Duration::from_millis(hundredths * 10))
 }
 
 /// The files that this process has, by device and number.

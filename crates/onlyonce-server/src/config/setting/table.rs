@@ -7,6 +7,7 @@
 pub(in crate::config) mod policy;
 mod webhook;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -80,12 +81,7 @@ pub(in crate::config) fn config(top: &Section<'_>) -> Config {
     let listen = top
         .setting("listen", "Where clients come in. Port 0 picks a free one. HTTP/1.1 and HTTP/2.")
         .with_default(&ADDRESS, r#""127.0.0.1:8080""#);
-    let admin = top
-        .setting(
-            "admin",
-            "Where operators come in. An address that is not loopback needs an `[[admin_token]]`.",
-        )
-        .with_default(&ADDRESS, r#""127.0.0.1:8081""#);
+    let admin = admin(top);
     let upstream = upstream(top);
     let draft = policy::laid_over(Draft::default(), &top.inner("policy"));
     let mut config = Config {
@@ -95,9 +91,7 @@ pub(in crate::config) fn config(top: &Section<'_>) -> Config {
             .setting("upstream_ca", "Certificates in PEM that upstreams' certificates are checked against, instead of the system's.")
             .optional(&CERTIFICATE, r#""/etc/onlyonce/upstream-ca.pem""#),
         store: store(top),
-        expired: top
-            .setting("expired", "What becomes of expired records: deleted, or kept in an archive out of replay's reach.")
-            .with_default(&Words(&[("delete", Expired::Delete), ("keep", Expired::Keep)]), r#""delete""#),
+        expired: expired(top),
         service: top
             .setting("service", "Part of every scope: services that share a store do not share keys.")
             .with_default(&TEXT, r#""""#)
@@ -128,6 +122,24 @@ pub(in crate::config) fn config(top: &Section<'_>) -> Config {
     encryption(&top.inner("encryption"));
     top.named_tables("destinations").iter().for_each(destination);
     config
+}
+
+/// Where operators come in.
+pub(in crate::config) fn admin(top: &Section<'_>) -> SocketAddr {
+    top.setting(
+        "admin",
+        "Where operators come in. An address that is not loopback needs an `[[admin_token]]`.",
+    )
+    .with_default(&ADDRESS, r#""127.0.0.1:8081""#)
+}
+
+/// What becomes of expired records.
+pub(in crate::config) fn expired(top: &Section<'_>) -> Expired {
+    top.setting(
+        "expired",
+        "What becomes of expired records: deleted, or kept in an archive out of replay's reach.",
+    )
+    .with_default(&Words(&[("delete", Expired::Delete), ("keep", Expired::Keep)]), r#""delete""#)
 }
 
 /// Where records are kept.
@@ -242,7 +254,8 @@ fn probe_headers(node: &Node, environment: &Environment<'_>) -> Read<Vec<(Header
 
 const EVERY: Kind<Duration> = Kind("span", above_zero);
 
-fn background(top: &Section<'_>) -> Background {
+/// How often what goes on behind the requests comes round.
+pub(in crate::config) fn background(top: &Section<'_>) -> Background {
     let section = &top.inner("background");
     let background = Background {
         sweep_every: section

@@ -1,0 +1,1 @@
+//! Against the admin port of a running gateway.
