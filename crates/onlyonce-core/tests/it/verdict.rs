@@ -425,7 +425,8 @@ fn kept(first: &str, then: &str) -> (Verdict, bool) {
         contradicts = last(&draft).contradicts;
         now = written(draft, at(0));
     }
-    (now.record.evidence.as_ref().unwrap().verdict.clone(), contradicts)
+    let evidence = now.record.evidence.as_ref().expect("something is kept");
+    (evidence.verdict.clone(), contradicts)
 }
 
 fn last(draft: &Draft) -> &Entry {
@@ -484,18 +485,17 @@ fn losses(lost: &Record) -> Vec<(&'static str, Box<Draft>)> {
     let in_doubt = Outcome::Unknown(Reason::ConnectionLost);
     let Finish::Write(ended) = machine::finish(Some(&now), lost.token, &in_doubt) else { panic!("written") };
     vec![
-        ("sweep", machine::sweep(&now).unwrap()),
-        ("abandon", machine::abandon(&now).unwrap()),
+        ("sweep", machine::sweep(&now).expect("its lease has lapsed")),
+        ("abandon", machine::abandon(&now).expect("its process is dead")),
         ("in doubt", ended),
         ("decide", settled_by_decide(&now)),
     ]
 }
 
 fn settled_by_decide(now: &Seen) -> Box<Draft> {
-    match decide(now) {
-        Decision::Settle(draft) => draft,
-        other => panic!("{other:?} runs what is known to be done"),
-    }
+    let decision = decide(now);
+    let Decision::Settle(draft) = decision else { panic!("{decision:?}") };
+    draft
 }
 
 fn decide(now: &Seen) -> Decision {
@@ -581,10 +581,9 @@ fn an_attempt_that_did_not_run_is_completed_where_it_is_known_to_have_happened()
     let did_not_run = Outcome::DidNotRun { retry_after: None, keep_for: None };
     let ended = |record: Record| {
         let record = heard(record, said("happened"));
-        match machine::finish(Some(&seen(record, at(0))), OWN, &did_not_run) {
-            Finish::Write(draft) => draft,
-            other => panic!("{other:?}"),
-        }
+        let finish = machine::finish(Some(&seen(record, at(0))), OWN, &did_not_run);
+        let Finish::Write(draft) = finish else { panic!("{finish:?}") };
+        draft
     };
     for effects in Effects::ALL {
         for record in [running(effects), lapsed(effects)] {
