@@ -288,6 +288,13 @@ fn a_webhook_about_an_overruled_attempt_still_completes_the_record() {
         panic!("kept as evidence");
     };
     assert!(last(&kept).contradicts);
+    // The rerun of one that was lost expected as much.
+    let rerun = in_doubt(running(Effects::Keyed));
+    let about_lost = Ruling { about: About::Attempt(EARLIER), ..by_webhook("happened") };
+    let Ruled::Keeps(kept) = machine::verdict(&seen(rerun, at(0)), &about_lost) else {
+        panic!("kept as evidence");
+    };
+    assert!(!last(&kept).contradicts);
 }
 
 /// U05: there is no probe, so "ask again" would be a promise to nobody.
@@ -326,6 +333,19 @@ fn a_webhook_is_judged_by_the_table_of_the_contract() {
         ",
         |record, word| judged(&UNREPEATABLE, record, &by_webhook(word)),
     );
+}
+
+/// U04, U06: a probe and a person are asked about the work, also where they name its last attempt.
+#[test]
+fn a_probe_and_a_person_speak_of_the_work() {
+    let table = "
+                                    | never will                     | did not
+        unknown in doubt, time over | applied: retryable             | applied: retryable
+        unknown, time over          | applied: retryable             | applied: retryable
+        ";
+    for by in [Source::Probe, Source::Operator] {
+        check(table, |record, word| judged(&Effects::ALL, record, &ruling(by, said(word))));
+    }
 }
 
 /// U06: by scope and key the work is meant, whichever attempt did it.
