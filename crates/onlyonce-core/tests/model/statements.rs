@@ -51,12 +51,10 @@ impl Universe {
         for (index, attempt) in attempts {
             if attempt.acted {
                 actions.push(Action::Post(index, Heard::Happened));
-                continue;
-            }
-            actions.push(Action::Post(index, Heard::NeverWill));
-            // About an attempt that was superseded, the final word is the stronger.
-            if owner == Some(index) {
-                actions.push(Action::Post(index, Heard::DidNotHappen));
+            } else if owner == Some(index) {
+                // It may arrive once another attempt has begun; sent only then, it would say no more.
+                let words = [Heard::DidNotHappen, Heard::NeverWill];
+                actions.extend(words.map(|heard| Action::Post(index, heard)));
             }
         }
     }
