@@ -1,4 +1,4 @@
-//! Every transition of a record, as pure functions. This is the only file that compares a record's state.
+//! Every transition of a record, as pure functions. Only this file and its modules compare a record's state.
 //!
 //! A store shows what it has ([`Seen`]); a rule answers with what to write, or why nothing is written. Engines carry
 //! the answer out by compare and swap and, where they lose, ask again on what they then see.
@@ -16,7 +16,8 @@
 //! 7. [`due`], [`expires`] and [`may_reap`]: when a record wants attention, and when it may be deleted. [`SWEPT`],
 //!    [`ABANDONED`] and [`EXPIRING`] say in which states to look for such records.
 //!
-//! What a lost attempt leads to depends on what the work touches, and on nothing else:
+//! A lost attempt that is known to have happened is completed, whatever the work touches. Otherwise what it leads to depends
+//! on what the work touches, and on nothing else:
 //!
 //! | effects | lost attempt |
 //! |---|---|

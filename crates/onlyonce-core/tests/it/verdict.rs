@@ -288,6 +288,13 @@ fn a_webhook_about_an_overruled_attempt_still_completes_the_record() {
         panic!("kept as evidence");
     };
     assert!(last(&kept).contradicts);
+    // The rerun of one that was lost expected as much.
+    let rerun = in_doubt(running(Effects::Keyed));
+    let about_lost = Ruling { about: About::Attempt(EARLIER), ..by_webhook("happened") };
+    let Ruled::Keeps(kept) = machine::verdict(&seen(rerun, at(0)), &about_lost) else {
+        panic!("kept as evidence");
+    };
+    assert!(!last(&kept).contradicts);
 }
 
 /// U05: there is no probe, so "ask again" would be a promise to nobody.
@@ -326,6 +333,19 @@ fn a_webhook_is_judged_by_the_table_of_the_contract() {
         ",
         |record, word| judged(&UNREPEATABLE, record, &by_webhook(word)),
     );
+}
+
+/// U04, U06: a probe and a person are asked about the work, also where they name its last attempt.
+#[test]
+fn a_probe_and_a_person_speak_of_the_work() {
+    let table = "
+                                    | never will                     | did not
+        unknown in doubt, time over | applied: retryable             | applied: retryable
+        unknown, time over          | applied: retryable             | applied: retryable
+        ";
+    for by in [Source::Probe, Source::Operator] {
+        check(table, |record, word| judged(&Effects::ALL, record, &ruling(by, said(word))));
+    }
 }
 
 /// U06: by scope and key the work is meant, whichever attempt did it.
@@ -425,7 +445,8 @@ fn kept(first: &str, then: &str) -> (Verdict, bool) {
         contradicts = last(&draft).contradicts;
         now = written(draft, at(0));
     }
-    (now.record.evidence.as_ref().unwrap().verdict.clone(), contradicts)
+    let evidence = now.record.evidence.as_ref().expect("something is kept");
+    (evidence.verdict.clone(), contradicts)
 }
 
 fn last(draft: &Draft) -> &Entry {
@@ -484,18 +505,17 @@ fn losses(lost: &Record) -> Vec<(&'static str, Box<Draft>)> {
     let in_doubt = Outcome::Unknown(Reason::ConnectionLost);
     let Finish::Write(ended) = machine::finish(Some(&now), lost.token, &in_doubt) else { panic!("written") };
     vec![
-        ("sweep", machine::sweep(&now).unwrap()),
-        ("abandon", machine::abandon(&now).unwrap()),
+        ("sweep", machine::sweep(&now).expect("its lease has lapsed")),
+        ("abandon", machine::abandon(&now).expect("its process is dead")),
         ("in doubt", ended),
         ("decide", settled_by_decide(&now)),
     ]
 }
 
 fn settled_by_decide(now: &Seen) -> Box<Draft> {
-    match decide(now) {
-        Decision::Settle(draft) => draft,
-        other => panic!("{other:?} runs what is known to be done"),
-    }
+    let decision = decide(now);
+    let Decision::Settle(draft) = decision else { panic!("{decision:?}") };
+    draft
 }
 
 fn decide(now: &Seen) -> Decision {
@@ -581,10 +601,9 @@ fn an_attempt_that_did_not_run_is_completed_where_it_is_known_to_have_happened()
     let did_not_run = Outcome::DidNotRun { retry_after: None, keep_for: None };
     let ended = |record: Record| {
         let record = heard(record, said("happened"));
-        match machine::finish(Some(&seen(record, at(0))), OWN, &did_not_run) {
-            Finish::Write(draft) => draft,
-            other => panic!("{other:?}"),
-        }
+        let finish = machine::finish(Some(&seen(record, at(0))), OWN, &did_not_run);
+        let Finish::Write(draft) = finish else { panic!("{finish:?}") };
+        draft
     };
     for effects in Effects::ALL {
         for record in [running(effects), lapsed(effects)] {
