@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use onlyonce_testkit::process::End;
 use serde_json::Value;
 
-use self::results::{Cost, Kill, OneCaller, Results, Written};
+use self::results::{Cost, Kill, Listing, OneCaller, Results, Written};
 use crate::figures::Sample;
 use crate::folder::Folder;
 use crate::lines::{self, Pair};
@@ -72,9 +72,10 @@ pub(crate) fn measure(tools: &Tools, extent: Extent) -> Result<Results> {
     let large = growth.filled(extent.records, DAY_SECONDS)?;
     let sizes = growth.sizes(&large).context("few records and many")?;
     let kills = growth.kills(&large).context("ready after a kill")?;
+    let listings = growth.listings(&large).context("pages of listings")?;
     drop(large);
     let reaping = growth.reaping().context("reaping under load")?;
-    Ok(Results { extent, cost, one_caller, sizes, kills, reaping })
+    Ok(Results { extent, cost, one_caller, sizes, kills, listings, reaping })
 }
 
 struct Growth<'a> {
@@ -170,6 +171,25 @@ impl Growth<'_> {
             kills.push(kill);
         }
         Ok(kills)
+    }
+
+    /// Pages of each listing, by the engine itself.
+    fn listings(&self, large: &Folder) -> Result<Vec<Listing>> {
+        let mut command = self.tools.command(&self.tools.binary("bench-fill"), End::Kill);
+        let told = load::last_line(&output_within(command.arg("list").arg(large.store()), GRACE)?)?;
+        let limit = number(&told, "limit")?;
+        let listings = told["listings"].as_array().with_context(|| format!("no listings in {told}"))?;
+        let listing = |listing: &Value| {
+            let pages = listing["pages_ms"].as_array();
+            Some(Listing {
+                what: listing["what"].as_str()?.to_owned(),
+                limit,
+                pages_ms: pages?.iter().filter_map(Value::as_f64).collect(),
+            })
+        };
+        let listings: Option<Vec<_>> = listings.iter().map(listing).collect();
+        eprintln!("listings: {listings:?}");
+        listings.with_context(|| format!("a listing without its pages in {told}"))
     }
 
     fn reaping(&self) -> Result<Reaping> {

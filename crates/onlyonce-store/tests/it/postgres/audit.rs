@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onlyonce_core::record::{Effects, Id, Revision};
+use onlyonce_core::record::{Effects, Id, Revision, Token};
 use onlyonce_core::time::When;
 use onlyonce_store::audit::{Entry, Query};
 use onlyonce_store::postgres::{Options, Postgres};
@@ -127,4 +127,18 @@ async fn an_erasure_that_meets_a_held_record_fails_and_is_repeated() {
     let left = client.query_one("SELECT count(*) FROM onlyonce_record", &[]).await.unwrap();
     assert_eq!(left.get::<_, i64>(0), 0);
     assert_eq!(log(&store).await, [Entry { key: None, scope_label: None, ..entry("e1") }]);
+}
+
+/// O01: no entry, no change.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_whose_entry_cannot_be_written_is_not_made() {
+    let (store, client) = world().await;
+    let reserved = insert(&store, draft("k", Effects::Local, running()), 1).await.unwrap();
+    client.batch_execute("ALTER TABLE onlyonce_audit ADD CHECK (who <> 'ann')").await.unwrap();
+    let error = store.swap(id("k"), complete(1)).await.unwrap_err();
+    assert!(error.wrote_nothing(), "{error}");
+    let seen = store.load(id("k")).await.unwrap().unwrap();
+    assert_eq!((seen.revision, seen.record), (reserved.revision, reserved.record));
+    assert_eq!(store.outbox().unwrap().claim(Token([1; 16]), HOUR, 9).await.unwrap(), []);
+    assert_eq!(log(&store).await, []);
 }

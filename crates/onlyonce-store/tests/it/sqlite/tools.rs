@@ -164,3 +164,20 @@ async fn an_entry_commits_with_rows_of_ones_own_or_not_at_all() {
     }
     assert_eq!(sqlite::run(&folder.file(), "SELECT id FROM onlyonce_audit"), "kept\n");
 }
+
+/// O01: no entry, no change; and whoever writes beside it is not disturbed.
+#[tokio::test]
+async fn a_change_whose_entry_cannot_be_written_is_not_made() {
+    let folder = Folder::new();
+    let store = open(folder.file()).await;
+    sqlite::run(
+        &folder.file(),
+        "CREATE TRIGGER refuse BEFORE INSERT ON onlyonce_audit BEGIN SELECT raise(ABORT, 'on purpose'); END",
+    );
+    let (id, next) = draft("refused", Effects::Local, running());
+    let change = Change::new(None, Revision(1), next).with_audit(Some(Entry::default()));
+    let (refused, _) = tokio::join!(store.swap(id, change), put(&store, "beside"));
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(store.load(id).await.unwrap(), None);
+    assert_eq!(sqlite::run(&folder.file(), "SELECT count(*) FROM onlyonce_audit"), "0\n");
+}
