@@ -1,6 +1,8 @@
 //! The program as its users see it, and the pages that must agree with the code.
 
 mod admin;
+mod admin_access;
+mod admin_world;
 mod demo;
 mod documents;
 mod examples;
