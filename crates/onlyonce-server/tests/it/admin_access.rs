@@ -32,7 +32,9 @@ async fn a_token_may_what_its_role_says_and_no_token_may_nothing() {
     let made = world.record("acme", "k", StateName::Completed).await;
     let happened = json!({ "verdict": "happened", "reason": "r" });
     for (method, target, read, operate) in endpoints(&made.path(), &scope("acme").to_string()) {
-        for (token, expected) in [(Some(READER), read), (Some(OPERATOR), operate), (None, 401), (Some("Bearer x"), 401)] {
+        for (token, expected) in
+            [(Some(READER), read), (Some(OPERATOR), operate), (None, 401), (Some("Bearer x"), 401)]
+        {
             let ask = world.ask(method, &*target).json(&happened);
             let answer = match token {
                 Some(token) => ask.token(token).send().await,
@@ -41,7 +43,10 @@ async fn a_token_may_what_its_role_says_and_no_token_may_nothing() {
             assert_eq!(answer.status, expected, "{method} {target} {token:?}: {}", answer.body);
             assert_eq!(answer.header("cache-control"), Some("no-store"), "{method} {target}");
             assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{method} {target}");
-            assert!(!answer.headers.iter().any(|(name, _)| name.starts_with("access-control-")), "{answer:?}");
+            assert!(
+                !answer.headers.iter().any(|(name, _)| name.starts_with("access-control-")),
+                "{answer:?}"
+            );
             if expected == 401 {
                 assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
                 assert_eq!(answer.told(), (401, "admin_unauthorized".to_owned()));
@@ -79,15 +84,22 @@ async fn refusals_of_known_tokens_are_in_the_audit_log() {
         let log = world.audit().await;
         assert_eq!(log.len(), before + 1, "{action}");
         let entry = log.last().unwrap();
-        assert_eq!((&*entry.action, &*entry.result, entry.code.as_deref()), (action, "refused", Some("admin_forbidden")));
+        assert_eq!(
+            (&*entry.action, &*entry.result, entry.code.as_deref()),
+            (action, "refused", Some("admin_forbidden"))
+        );
         assert_eq!((&*entry.who, &*entry.role, entry.claims.as_deref()), ("rob", "read", Some("robert")));
         assert_eq!((entry.from.as_deref(), &*entry.via), (Some("127.0.0.1"), "api"));
         assert_eq!(entry.scope, Some(*scope("acme").digest()));
         assert_eq!(entry.key.as_deref(), (action != "purge").then_some("k/1"));
-        assert_eq!((entry.reason.as_deref() == Some("because"), entry.forced), (method == "DELETE", action == "purge"));
+        assert_eq!(
+            (entry.reason.as_deref() == Some("because"), entry.forced),
+            (method == "DELETE", action == "purge")
+        );
     }
     // A page of another origin that holds a token.
-    let stolen = world.ask("DELETE", format!("{path}?reason=r")).token(OPERATOR).header("Origin", "http://evil.com");
+    let stolen =
+        world.ask("DELETE", format!("{path}?reason=r")).token(OPERATOR).header("Origin", "http://evil.com");
     assert_eq!(stolen.send().await.told(), (403, "admin_origin_refused".to_owned()));
     let log = world.audit().await;
     assert_eq!(log.last().unwrap().code.as_deref(), Some("admin_origin_refused"));
@@ -118,7 +130,10 @@ async fn a_page_under_another_name_gets_nothing_and_changes_nothing() {
         let answer = world.ask("DELETE", &*target).header(name, value).send().await;
         assert_eq!(answer.told(), (403, "admin_origin_refused".to_owned()), "{name}: {value}");
     }
-    let own = world.ask("DELETE", &*target).header("Origin", "http://localhost").header("Sec-Fetch-Site", "same-origin");
+    let own = world
+        .ask("DELETE", &*target)
+        .header("Origin", "http://localhost")
+        .header("Sec-Fetch-Site", "same-origin");
     assert_eq!(own.send().await.told(), (200, "would-apply".to_owned()));
     let own = format!("http://{}", world.address());
     let own = world.ask("DELETE", &*target).header("host", world.address().to_string()).header("Origin", own);
@@ -150,7 +165,9 @@ async fn head_is_answered_like_get_and_other_methods_are_refused_with_those_ther
         assert_eq!(answer.told(), (405, "admin_method".to_owned()), "{method} {path}");
         assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
     }
-    for path in ["/", "/v1", "/v1/keys/", "/v1/outbox", "/v1/keys/a/b/c", "/V1/keys", "/v1/keys/a/b/response/"] {
+    for path in
+        ["/", "/v1", "/v1/keys/", "/v1/outbox", "/v1/keys/a/b/c", "/V1/keys", "/v1/keys/a/b/response/"]
+    {
         assert_eq!(world.get(path).await.told(), (404, "admin_not_found".to_owned()), "{path}");
     }
 }

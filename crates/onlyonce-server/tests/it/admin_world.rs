@@ -156,7 +156,13 @@ impl World {
     }
 
     pub(crate) fn ask<'a>(&self, method: &'a str, target: impl Into<String>) -> Ask<'a> {
-        Ask { address: self.address(), method, target: target.into(), headers: Vec::new(), body: String::new() }
+        Ask {
+            address: self.address(),
+            method,
+            target: target.into(),
+            headers: Vec::new(),
+            body: String::new(),
+        }
     }
 
     pub(crate) async fn get(&self, target: impl Into<String>) -> Answer {
@@ -254,7 +260,8 @@ impl Ask<'_> {
         let mut bytes = Vec::new();
         let read = tokio::time::timeout(SOON, stream.read_to_end(&mut bytes)).await;
         read.unwrap_or_else(|_| panic!("{told}: no answer")).expect("it can be read");
-        Answer::parse(&bytes, is_head).unwrap_or_else(|| panic!("{told}: {}", String::from_utf8_lossy(&bytes)))
+        Answer::parse(&bytes, is_head)
+            .unwrap_or_else(|| panic!("{told}: {}", String::from_utf8_lossy(&bytes)))
     }
 }
 

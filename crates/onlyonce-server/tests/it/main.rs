@@ -2,6 +2,10 @@
 
 mod admin;
 mod admin_access;
+mod admin_changes;
+mod admin_events;
+mod admin_keys;
+mod admin_openapi;
 mod admin_world;
 mod demo;
 mod documents;
