@@ -155,7 +155,7 @@ fn until(send: impl Fn() -> (u16, Value), is_such: impl Fn(&Value) -> bool) -> V
     }
 }
 
-/// M04, U05, U06: the provider tells, and the client's retry gets its answer.
+/// U05, U06: the provider tells, and the client's retry gets its answer.
 #[test]
 fn happened_settles_an_unknown_record_and_its_answer_is_replayed() {
     for world in worlds() {
@@ -191,7 +191,7 @@ fn happened_settles_an_unknown_record_and_its_answer_is_replayed() {
     }
 }
 
-/// M04, U06: "did not happen" is believed once the attempt can no longer act, unless it is final.
+/// U05, U06: "did not happen" is believed once the attempt can no longer act, unless it is final.
 #[test]
 fn did_not_happen_is_noted_while_it_is_early_and_then_applied() {
     for world in worlds() {
@@ -215,7 +215,7 @@ fn did_not_happen_is_noted_while_it_is_early_and_then_applied() {
     }
 }
 
-/// M04, U06: the late truth beats "may run again", also about an earlier attempt.
+/// U05, U06: the late truth beats "may run again", also about an earlier attempt.
 #[test]
 fn happened_about_a_record_that_may_run_again_completes_it() {
     for world in worlds() {
@@ -238,7 +238,7 @@ fn happened_about_a_record_that_may_run_again_completes_it() {
     }
 }
 
-/// M04, U06: a webhook may be faster than the answer, which then never comes.
+/// U05, U06: a webhook may be faster than the answer, which then never comes.
 #[test]
 fn what_is_said_while_the_attempt_runs_counts_if_the_attempt_is_lost() {
     for world in worlds() {
@@ -268,7 +268,7 @@ fn what_is_said_while_the_attempt_runs_counts_if_the_attempt_is_lost() {
     }
 }
 
-/// M04: by scope and key, and never about an earlier use of the key.
+/// U05: by scope and key, and never about an earlier use of the key.
 #[test]
 fn without_a_token_scope_and_key_and_the_time_count() {
     for world in worlds() {
@@ -307,7 +307,7 @@ fn without_a_token_scope_and_key_and_the_time_count() {
     }
 }
 
-/// M04, S06: each refusal in its order; nothing is changed by any.
+/// U05, U06: each refusal in its order; nothing is changed by any.
 #[test]
 fn what_is_refused_changes_nothing() {
     for world in worlds() {
@@ -380,7 +380,7 @@ fn what_is_refused_changes_nothing() {
     }
 }
 
-/// M04: what is ours to decide and is not said, and what is said twice.
+/// U05: what is ours to decide and is not said, and what is said twice.
 #[test]
 fn what_says_nothing_about_the_outcome_is_ignored() {
     for world in worlds() {
@@ -420,7 +420,7 @@ fn stripe(id: &str, kind: &str, token: &str, more: &Value) -> String {
     .to_string()
 }
 
-/// M04, U07: out of order and contradictory; a decline is an answer, and the first that settles it stands.
+/// U05, U07: out of order and contradictory; a decline is an answer, and the first that settles it stands.
 #[test]
 fn stripes_events_settle_what_they_are_about() {
     for world in worlds() {
@@ -469,7 +469,7 @@ fn stripes_events_settle_what_they_are_about() {
     }
 }
 
-/// M04: a provider reaches the gateway's port, and there only what is public.
+/// U05: a provider reaches the gateway's port, and there only what is public.
 #[test]
 fn a_public_source_is_served_on_the_gateways_port_and_no_other_exists_there() {
     for world in worlds() {
@@ -501,7 +501,7 @@ fn a_public_source_is_served_on_the_gateways_port_and_no_other_exists_there() {
     }
 }
 
-/// G04, M04: sources and secrets as the settings have them now.
+/// G04, U05: sources and secrets as the settings have them now.
 #[test]
 fn a_reload_changes_sources_and_secrets() {
     let mut world = World::new("memory:", SETTINGS);
@@ -527,7 +527,7 @@ fn a_reload_changes_sources_and_secrets() {
     assert_eq!(world.raw("bank", &[("Onlyonce-Signature", &old)], &body).1["result"], "applied");
 }
 
-/// S06: a body that does not come is not waited for by anybody else.
+/// A body that does not come is not waited for by anybody else.
 #[test]
 fn a_slow_webhook_holds_up_nobody() {
     use std::io::Write;
