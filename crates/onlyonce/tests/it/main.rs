@@ -7,6 +7,7 @@ mod epoch;
 mod extract;
 mod observe;
 mod outage;
+mod reconciler;
 mod status;
 mod stream;
 mod waiting;
