@@ -24,6 +24,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -52,6 +53,9 @@ use crate::config::{Config, Webhook};
 const BYTES_BESIDE_ANSWER: u64 = 64 << 10;
 /// How long a body may take to come.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
+/// How much of a body that is too large is read to its end.
+const DRAINED_MAX: usize = 8 << 20;
+const DRAINED_WITHIN: Duration = Duration::from_secs(2);
 const COUNTER: &str = "onlyonce_webhooks_total";
 
 /// The port a webhook came in on.
@@ -251,16 +255,37 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let mut body = pin!(body);
     if body.size_hint().lower() > bytes_max {
+        drain(body.as_mut()).await;
         return Err(Refusal::TooLarge(bytes_max));
     }
-    let limited = Limited::new(body, usize::try_from(bytes_max).unwrap_or(usize::MAX));
+    let limited = Limited::new(body.as_mut(), usize::try_from(bytes_max).unwrap_or(usize::MAX));
     match timeout(BODY_WITHIN, limited.collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge(bytes_max)),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            drain(body.as_mut()).await;
+            Err(Refusal::TooLarge(bytes_max))
+        }
         Ok(Err(_)) => Err(Refusal::Malformed("it broke off".to_owned())),
         Err(_) => Err(Refusal::TooSlow),
     }
+}
+
+/// Reads on for a while without keeping anything: a sender that is still writing when the connection is closed does not read
+/// its answer.
+async fn drain<B: HttpBody<Data = Bytes>>(mut body: Pin<&mut B>) {
+    let reading = async {
+        let mut left = DRAINED_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    // Whoever is slower has no answer.
+    let _ = timeout(DRAINED_WITHIN, reading).await;
 }
 
 fn unavailable(error: &onlyonce::store::Error) -> Refusal {

@@ -9,6 +9,7 @@ mod extract;
 mod observe;
 mod operate;
 mod outage;
+mod reconciler;
 mod status;
 mod stream;
 mod waiting;

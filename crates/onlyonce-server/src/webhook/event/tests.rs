@@ -27,7 +27,7 @@ fn id() -> Id {
     Id::of(&Scope::stored(digest, None), &Key::stored("k-1"))
 }
 
-/// M04
+/// U05
 #[test]
 fn our_own_words_say_what_they_mean() {
     let body = |word: &str| json!({ "token": HANDLE, "verdict": word, "id": "evt_1" });
@@ -50,7 +50,7 @@ fn our_own_words_say_what_they_mean() {
     assert_eq!((answer.status, &answer.body[..]), (201, &b"ok"[..]));
 }
 
-/// M04
+/// U05
 #[test]
 fn a_providers_words_are_mapped_and_its_members_found() {
     let settings = "verdict_pointer = '/event/what'\nkey_pointer = '/order/keys/1'\nscope_pointer = '/who'\n\
@@ -68,7 +68,7 @@ fn a_providers_words_are_mapped_and_its_members_found() {
     assert!(matches!(read(settings, &body(json!("happened"), json!(1))).unwrap().says, Says::Nothing(_)));
 }
 
-/// M04, U07
+/// U05, U07
 #[test]
 fn declined_is_an_answer_and_names_the_providers_code() {
     let body = json!({ "token": HANDLE, "verdict": "declined" });
@@ -101,7 +101,7 @@ fn declined_is_an_answer_and_names_the_providers_code() {
     assert_eq!(stripe("payout.canceled", json!({ "failure_code": null })), Value::Null);
 }
 
-/// M04: every event of the contract's table, and none besides.
+/// U05: every event of the contract's table, and none besides.
 #[test]
 fn the_events_of_stripe_mean_what_the_table_says() {
     let happened = "payment_intent.succeeded payment_intent.processing payment_intent.amount_capturable_updated charge.succeeded charge.captured setup_intent.succeeded refund.created transfer.created payout.created payout.paid invoice.paid checkout.session.completed";
@@ -124,7 +124,7 @@ fn the_events_of_stripe_mean_what_the_table_says() {
     assert_eq!(mapped, happened.split(' ').count() + declined.split(' ').count());
 }
 
-/// M04
+/// U05
 #[test]
 fn what_cannot_be_used_is_malformed() {
     let malformed = |settings: &str, body: &Value, expected: &str| match read(settings, body) {
@@ -167,7 +167,7 @@ fn what_cannot_be_used_is_malformed() {
     }
 }
 
-/// M04
+/// U05
 #[test]
 fn what_names_no_record_or_two_is_ambiguous() {
     let other = json!({ "verdict": "happened", "token": HANDLE, "scope": SCOPE, "key": "k-1" });

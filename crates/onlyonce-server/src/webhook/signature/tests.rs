@@ -46,7 +46,7 @@ fn mac(secret: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// M04: the contract's vectors, one a scheme.
+/// U05: the contract's vectors, one a scheme.
 #[test]
 fn the_vectors_of_every_scheme_are_believed() {
     assert_eq!(shown(&format!("t={AT},v1={RIGHT}")), Ok(at(AT)));
@@ -70,7 +70,7 @@ fn the_vectors_of_every_scheme_are_believed() {
     assert_eq!(signed, Ok(Signed { at: at(1_614_265_330), id: Some("msg_p5jXN8AQM9LWM0D4loKWxJek") }));
 }
 
-/// M04
+/// U05
 #[test]
 fn what_is_no_signature_is_not_believed() {
     for wrong in [
@@ -110,7 +110,7 @@ fn what_is_no_signature_is_not_believed() {
     assert_eq!(verify(&other, &once, BODY, at(AT)), Err(Distrust::Invalid), "another secret");
 }
 
-/// M04: while a secret is changed, the provider signs with both, or we know both.
+/// U05: while a secret is changed, the provider signs with both, or we know both.
 #[test]
 fn any_secret_and_any_signature_may_match() {
     let other = "00".repeat(32);
@@ -123,7 +123,7 @@ fn any_secret_and_any_signature_may_match() {
     assert!(verify(&source, &line, BODY, at(AT)).is_ok());
 }
 
-/// M04
+/// U05
 #[test]
 fn a_time_out_of_tolerance_is_refused_both_ways_and_a_wrong_signature_first() {
     let source = Webhook {
@@ -144,7 +144,7 @@ fn a_time_out_of_tolerance_is_refused_both_ways_and_a_wrong_signature_first() {
     assert_eq!(verify(&source, &wrong, BODY, at(AT)), Err(Distrust::Invalid));
 }
 
-/// M04
+/// U05
 #[test]
 fn standard_webhooks_need_an_id_and_a_time_once_each() {
     let source = Webhook { secrets: vec![secret(b"raw")], ..source("scheme = 'standard'") };
