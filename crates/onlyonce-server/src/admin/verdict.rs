@@ -22,7 +22,7 @@ use super::parameter::{Fault, no_reason, reason, unknown};
 const MEMBERS: [&str; 6] = ["verdict", "final", "response", "token", "ask", "reason"];
 const RESPONSE_MEMBERS: [&str; 4] = ["status", "headers", "body", "body_base64"];
 /// What the gateway makes itself for each answer, or what is about one connection.
-const OURS: [&str; 13] = [
+pub(crate) const OURS: [&str; 13] = [
     "connection",
     "content-length",
     "idempotency-key-created",

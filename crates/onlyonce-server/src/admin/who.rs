@@ -24,9 +24,9 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 /// What the person calls itself: nobody has verified it.
 pub(super) const AS: HeaderName = HeaderName::from_static("onlyonce-as");
 /// The longest name that a person may call itself, in characters.
-pub(super) const AS_CHARS_MAX: usize = 100;
+pub(crate) const AS_CHARS_MAX: usize = 100;
 /// How the commands of the program call themselves in `User-Agent`.
-const CLI: &str = "onlyonce/";
+const CLI: &str = "onlyonce-cli/";
 /// Who does what is done without a token.
 const LOCAL: &str = "local";
 

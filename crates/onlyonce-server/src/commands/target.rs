@@ -18,8 +18,8 @@ use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::text::Progress;
-use crate::cli;
-use crate::cli::{Where, Word};
+use crate::admin::AS_CHARS_MAX;
+use crate::cli::{self, Where, Word};
 use crate::store::Url;
 use gateway::Gateway;
 use local::Local;
@@ -95,18 +95,33 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(crate) fn of(change: &cli::Change) -> Self {
-        Self {
+    pub(crate) fn of(change: &cli::Change) -> Result<Self, Failure> {
+        Ok(Self {
             reason: change.reason.clone(),
             force: change.force,
             dry_run: change.dry_run,
-            claims: change.claims.clone().or_else(user),
-        }
+            claims: claims(change.claims.as_deref())?,
+        })
     }
 }
 
+/// What the person calls itself: as it says, or else the name of the user.
+pub(crate) fn claims(said: Option<&str>) -> Result<Option<String>, Failure> {
+    let Some(name) = said.map(str::trim) else { return Ok(user().filter(|name| is_name(name))) };
+    if is_name(name) {
+        return Ok(Some(name.to_owned()));
+    }
+    Err(Failure::arguments(format!(
+        "--as \"{name}\" is no name; write one of 1 to {AS_CHARS_MAX} characters"
+    )))
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().count() <= AS_CHARS_MAX && !name.chars().any(char::is_control)
+}
+
 /// The name of whoever runs this.
-pub(crate) fn user() -> Option<String> {
+fn user() -> Option<String> {
     let named = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     named.filter(|name| !name.is_empty()).or_else(listed_user)
 }

@@ -32,6 +32,6 @@ async fn forget(target: &Target, arguments: &Forget) -> Result<(Name, Value), Fa
     if !arguments.place.json && !arguments.change.dry_run {
         writeln!(io::stdout(), "forgetting {}: the next request with this key runs the work", named(&name))?;
     }
-    let answer = target.forget(&name, &Order::of(&arguments.change)).await?;
+    let answer = target.forget(&name, &Order::of(&arguments.change)?).await?;
     Ok((name, answer))
 }

@@ -49,7 +49,7 @@ fn print(listed: &Listing) -> Result<Ended, Failure> {
     let colour = Colour::of_stdout();
     let paint = |row: usize, column: usize, cell: String| match (row, column) {
         (0, _) => colour.bold(&cell),
-        (_, 0) => colour.state(&cell.clone(), &cell),
+        (_, 0) => colour.state(&cell, &cell),
         (_, _) => cell,
     };
     table.write(&mut out, paint)?;

@@ -31,7 +31,7 @@ enum Purged {
 
 async fn purge(target: &Target, arguments: &Purge) -> Result<Purged, Failure> {
     let scope = target.scope(&arguments.scope).await?;
-    let order = Order::of(&arguments.change);
+    let order = Order::of(&arguments.change)?;
     let mut progress = Progress::new();
     progress.tell("counting the records of this scope");
     let planned = target.purge(&scope, &Order { dry_run: true, ..order.clone() }).await?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::target::{Name, Purpose, Stored, Target, user};
+use super::super::target::{Name, Purpose, Stored, Target, claims};
 use super::super::text::{Colour, Table, age, clean, member, quoted, span};
 use super::{Failure, closing, label, print_json};
 use crate::Ended;
@@ -51,7 +51,7 @@ async fn find(target: &Target, arguments: &Show) -> Result<(Value, Option<Stored
 }
 
 async fn response(target: &Target, name: &Name, arguments: &Show) -> Result<Stored, Failure> {
-    let claims = arguments.claims.clone().or_else(user);
+    let claims = claims(arguments.claims.as_deref())?;
     target.response(name, claims.as_deref()).await
 }
 

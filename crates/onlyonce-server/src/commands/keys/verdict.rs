@@ -11,6 +11,7 @@ use super::super::target::{Name, Order, Purpose, Saying, Target};
 use super::super::text::member;
 use super::{Failure, audited, closing, named, print_json};
 use crate::Ended;
+use crate::admin::MADE_BY_THE_GATEWAY;
 use crate::cli::{Verdict, Word};
 
 pub(crate) async fn run(arguments: &Verdict) -> Result<Ended, Failure> {
@@ -36,7 +37,7 @@ async fn judge(target: &Target, arguments: &Verdict, saying: &Saying) -> Result<
     if !arguments.place.json {
         writeln!(io::stdout(), "{} {}: {}", named(&name), arguments.word.as_str(), follows(saying))?;
     }
-    let answer = target.verdict(&name, saying, &Order::of(&arguments.change)).await?;
+    let answer = target.verdict(&name, saying, &Order::of(&arguments.change)?).await?;
     Ok((name, answer))
 }
 
@@ -97,13 +98,24 @@ fn response(status: u16, arguments: &Verdict) -> Result<Response, Failure> {
         )));
     }
     let headers = arguments.headers.iter().map(|text| header(text)).collect::<Result<_, _>>()?;
-    Ok(Response { status, headers, body: body(arguments)? })
+    let body = body(arguments)?;
+    if matches!(status, 204 | 205 | 304) && !body.is_empty() {
+        let detail =
+            format!("--body does not go with --status {status}: such an answer has none; leave it out");
+        return Err(Failure::arguments(detail));
+    }
+    Ok(Response { status, headers, body })
 }
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), Failure> {
     let parsed = text.split_once(':').and_then(|(name, value)| {
         Some((HeaderName::try_from(name.trim()).ok()?, HeaderValue::try_from(value.trim()).ok()?))
     });
+    if let Some((name, _)) = parsed.as_ref().filter(|(name, _)| MADE_BY_THE_GATEWAY.contains(&name.as_str()))
+    {
+        let detail = format!("--header \"{name}\" is made by the gateway for each answer; leave it out");
+        return Err(Failure::arguments(detail));
+    }
     parsed.ok_or_else(|| {
         Failure::arguments(format!(
             "--header \"{text}\" is no header; write it like 'content-type: text/plain'"

@@ -287,8 +287,13 @@ fn refusal(answered: &Answered, problem: Map<String, Value>) -> Failure {
         401 => "; name its token with --token env:NAME or file:PATH",
         _ => "",
     };
-    let detail = format!("{}{remedy}", detail.trim_end_matches('.'));
+    let detail = format!("{}{remedy}", as_command(detail.trim_end_matches('.')));
     Failure::new(code, detail).with_status(status).with_all(problem)
+}
+
+/// What the API tells of its own requests, in words for whoever gave a command.
+fn as_command(detail: &str) -> String {
+    detail.replace("force=true", "--force").replace("GET /v1/keys?q=KEY", "onlyonce keys list --query KEY")
 }
 
 #[cfg(test)]

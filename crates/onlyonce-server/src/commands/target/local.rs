@@ -97,6 +97,9 @@ impl Local {
             scope_label: record.scope.label().map(Arc::from),
             key: Some(record.key.as_str().into()),
             record: Some(Id::of(&record.scope, &record.key)),
+            after: Some(
+                json!({ "status": response.status, "bytes": response.body.len() }).to_string().into(),
+            ),
             result: "applied".into(),
             ..audit::Entry::default()
         };
@@ -133,7 +136,7 @@ impl Local {
     pub(super) async fn forget(&self, name: &Name, order: &Order) -> Result<Value, Failure> {
         match self.engine.forget(id_of(name)?, &self.order(order)?).await? {
             Forgotten::Done(applied) => {
-                let before = view::standing(applied.before.state.name(), applied.before.attempt);
+                let before = view::item(&applied.before);
                 let result = if order.dry_run { "would-apply" } else { "forgotten" };
                 Ok(json!({ "result": result, "before": before, "audit": applied.audit.as_deref() }))
             }
