@@ -83,7 +83,7 @@ fn exit_code(ended: Result<Ended>) -> ExitCode {
         Ok(Ended::No) => ExitCode::from(1),
         Ok(Ended::Failed) => ExitCode::from(2),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            logs::tell_error(&error);
             ExitCode::from(2)
         }
     }

@@ -406,8 +406,8 @@ impl Audit for Switched {
         self.memory.list(query).await
     }
 
-    async fn reap(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
         self.check()?;
-        Audit::reap(&self.memory, age, limit).await
+        self.memory.prune(age, limit).await
     }
 }
