@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::*;
-use crate::config::Sources;
+use crate::config::{Sources, Tls};
 use crate::gateway::{Gateway, Place};
 
 const SOON: Duration = Duration::from_secs(20);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{Request, Response, StatusCode, header};
 use axum::routing::post;
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -136,7 +136,7 @@ impl Node {
 }
 
 fn id(key: &str) -> Id {
-    let credentials = scope::Source::Header(axum::http::header::AUTHORIZATION);
+    let credentials = scope::Source::Header(header::AUTHORIZATION);
     Id::of(&Scope::of("", [credentials.part(b"Bearer t")]).unwrap(), &Key::stored(key))
 }
 
