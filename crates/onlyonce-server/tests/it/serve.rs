@@ -44,7 +44,7 @@ impl Serving {
         url.strip_prefix("http://").expect("in clear").parse().expect("an address")
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill")
             .args([&format!("-{name}"), &self.child.id().to_string()])
             .status()
@@ -62,7 +62,7 @@ impl Serving {
         all
     }
 
-    fn ended(&mut self) -> ExitStatus {
+    pub(crate) fn ended(&mut self) -> ExitStatus {
         let began = Instant::now();
         loop {
             match self.child.try_wait().expect("it can be waited for") {
@@ -73,7 +73,7 @@ impl Serving {
         }
     }
 
-    fn send(&self, request: &str) -> TcpStream {
+    pub(crate) fn send(&self, request: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address()).expect("it listens");
         stream.set_read_timeout(Some(SOON)).expect("a time-out");
         stream.write_all(request.as_bytes()).expect("it reads");
@@ -106,7 +106,7 @@ fn read(mut stream: TcpStream) -> String {
     answer
 }
 
-fn post(key: &str) -> String {
+pub(crate) fn post(key: &str) -> String {
     format!(
         "POST /orders HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nauthorization: Bearer ann\r\nidempotency-key: {key}\r\n\
          content-length: 2\r\n\r\n{{}}"
@@ -114,14 +114,14 @@ fn post(key: &str) -> String {
 }
 
 /// A service that tells of each request, and answers with its name once it is let to.
-struct Service {
+pub(crate) struct Service {
     address: SocketAddr,
-    came: Receiver<()>,
+    pub(crate) came: Receiver<()>,
     go_on: Sender<()>,
 }
 
 impl Service {
-    fn start(name: &'static str) -> Self {
+    pub(crate) fn start(name: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
         let (comes, came) = channel();
@@ -148,11 +148,11 @@ impl Service {
         Self { address, came, go_on }
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    fn lets(&self, count: usize) {
+    pub(crate) fn lets(&self, count: usize) {
         (0..count).for_each(|_| self.go_on.send(()).expect("it serves"));
     }
 }
