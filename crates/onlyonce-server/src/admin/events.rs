@@ -168,6 +168,8 @@ pub(super) async fn run(admin: Arc<Admin>, mut told: Receiver<Arc<Event>>) {
     let mut figures_told_at = Instant::now();
     let mut figures_at = figures_told_at;
     let mut making: Option<Pin<Box<dyn Future<Output = Value> + Send>>> = None;
+    // Something happened while figures were being made: they may be from before it.
+    let mut is_outdated = false;
     let mut ended = pin!(admin.ended());
     loop {
         let soon = |told_at: Instant| Instant::now().max(told_at + FIGURES_APART);
@@ -180,6 +182,7 @@ pub(super) async fn run(admin: Arc<Admin>, mut told: Receiver<Arc<Event>>) {
                     Err(RecvError::Closed) => return,
                 }
                 figures_at = figures_at.min(soon(figures_told_at));
+                is_outdated = making.is_some();
             }
             () = events.joined.notified() => figures_at = figures_at.min(soon(figures_told_at)),
             () = sleep_until(figures_at), if is_idle && events.is_watched() => {
@@ -190,7 +193,8 @@ pub(super) async fn run(admin: Arc<Admin>, mut told: Receiver<Arc<Event>>) {
                 making = None;
                 events.tell("figures", &figures);
                 figures_told_at = Instant::now();
-                figures_at = figures_told_at + FIGURES_EVERY;
+                figures_at = figures_told_at + if is_outdated { FIGURES_APART } else { FIGURES_EVERY };
+                is_outdated = false;
             }
             () = &mut ended => return,
         }

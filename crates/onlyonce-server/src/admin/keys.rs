@@ -30,14 +30,14 @@ const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox; default-src 'non
 pub(super) async fn list(mut call: Call) -> Result<Response, Refusal> {
     call.check()?;
     let filter = Filter::of(&call);
+    let list = list_of(&call).await?;
+    let mut query = filter.query(call.query.limit());
+    query.after = opened(&mut call, &list)?;
     if let Some(handle) = call.query.text("q").and_then(|text| text.parse::<Handle>().ok()) {
         let seen = call.admin.engine.find(handle.id).await?;
         let found: Vec<_> = seen.into_iter().filter(|seen| filter.passes(&seen.record)).collect();
         return Ok(page(&items(&found), None));
     }
-    let list = list_of(&call).await?;
-    let mut query = filter.query(call.query.limit());
-    query.after = opened(&mut call, &list)?;
     let (mut records, next) = filled(&call, &filter, query).await?;
     let search = filter.search;
     // The sort is stable: among those that fit as a whole, and among the others, the order stays.

@@ -199,4 +199,7 @@ async fn a_store_that_does_not_answer_is_503_everywhere_and_its_name_is_not_told
     assert_eq!(world.get("/readyz").await.status, 503);
     assert_eq!(world.get("/healthz").await.status, 200);
     assert_eq!(world.get("/metrics").await.status, 200);
+    world.store.switch_on();
+    assert_eq!(world.seen(&made).await.unwrap().revision, made.seen.revision, "no entry, no change");
+    assert_eq!(world.audit().await, []);
 }

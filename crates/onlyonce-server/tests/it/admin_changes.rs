@@ -225,20 +225,14 @@ async fn an_order_for_a_record_that_has_changed_is_refused() {
         let ask = world.ask("POST", format!("{}/verdict", made.path())).json(&said("happened"));
         ask.header("If-Match", header).send().await
     };
-    for other in
-        ["\"0000000000000000\"", "\"\"", "\"x\"", "\"*\"", &revision.replace('"', "\" \"").trim().to_owned()]
-    {
+    for other in ["\"0000000000000000\"", "\"\"", "\"x\"", "\"*\""] {
         let answer = give(other).await;
-        if other.matches('"').count() > 2 {
-            assert_eq!(answer.told(), (400, "admin_request_invalid".to_owned()), "{other}");
-            continue;
-        }
         assert_eq!(answer.told(), (412, "record_changed".to_owned()), "{other}");
         assert_eq!(format!("\"{}\"", answer.json()["revision"].as_str().unwrap()), revision);
         assert_eq!(answer.header("etag"), Some(&*revision));
         assert_eq!(world.audit().await.last().unwrap().code.as_deref(), Some("record_changed"));
     }
-    for malformed in ["x", "W/\"0000000000000000\"", "\"a\", \"b\""] {
+    for malformed in ["x", "", "\"a\" \"b\"", "W/\"0000000000000000\"", "\"a\", \"b\""] {
         let answer = give(malformed).await;
         assert_eq!(answer.told(), (400, "admin_request_invalid".to_owned()), "{malformed}");
         assert_eq!(answer.json()["faults"][0]["path"], "header.if-match");

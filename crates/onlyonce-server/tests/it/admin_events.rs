@@ -132,6 +132,10 @@ async fn whoever_watches_is_told_what_becomes_of_records_and_what_operators_chan
     let figures = watching.named("figures").await;
     assert_eq!(figures.data["oldest_unknown"], Value::Null, "soon after a change");
     assert_eq!(figures.number(), change.number() + 1);
+    let delete = world.ask("DELETE", format!("{}?reason=r", made.path())).send();
+    let (answer, record) = tokio::join!(delete, watching.named("record"));
+    assert_eq!(answer.status, 200);
+    assert_eq!((&record.data["from"], &record.data["to"]), (&json!("completed"), &json!("forgotten")));
 }
 
 /// O01

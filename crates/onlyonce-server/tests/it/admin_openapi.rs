@@ -323,3 +323,30 @@ async fn the_document_is_whole() {
         assert_eq!(named, described, "{path}");
     }
 }
+
+/// O01, O06: people read the same of every refusal as programs.
+#[tokio::test]
+async fn every_refusal_is_on_the_page_with_its_status_and_members() {
+    let world = World::new().await;
+    let document = world.get("/v1/openapi.json").await.json();
+    let schemas = document["components"]["schemas"].as_object().unwrap().iter();
+    let described: BTreeSet<_> = schemas
+        .filter_map(|(code, schema)| {
+            let status = schema["properties"]["status"]["const"].as_u64()?;
+            let required = schema["required"].as_array()?.iter().skip(5).filter_map(Value::as_str);
+            let members: Vec<_> = required.map(|name| format!("`{name}`")).collect();
+            Some((status.to_string(), format!("`{code}`"), members.join(", ")))
+        })
+        .collect();
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/admin-api.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    let (_, refusals) = page.split_once("## Refusals").expect("it has a section");
+    let rows = refusals.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| status"));
+    let told: BTreeSet<_> = rows
+        .map(|row| {
+            let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+            (cells[0].to_owned(), cells[1].to_owned(), cells[3].to_owned())
+        })
+        .collect();
+    assert_eq!(told, described);
+}

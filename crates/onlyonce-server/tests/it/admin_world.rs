@@ -327,6 +327,10 @@ impl Switched {
         self.is_off.store(true, Ordering::SeqCst);
     }
 
+    pub(crate) fn switch_on(&self) {
+        self.is_off.store(false, Ordering::SeqCst);
+    }
+
     fn check(&self) -> Result<(), Error> {
         if self.is_off.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "db.internal:5432 does not answer"));

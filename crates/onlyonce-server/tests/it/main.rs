@@ -6,6 +6,7 @@ mod admin_changes;
 mod admin_events;
 mod admin_keys;
 mod admin_openapi;
+mod admin_program;
 mod admin_world;
 mod demo;
 mod documents;

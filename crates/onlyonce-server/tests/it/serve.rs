@@ -62,7 +62,7 @@ impl Serving {
         all
     }
 
-    fn ended(&mut self) -> ExitStatus {
+    pub(crate) fn ended(&mut self) -> ExitStatus {
         let began = Instant::now();
         loop {
             match self.child.try_wait().expect("it can be waited for") {
@@ -116,7 +116,7 @@ fn read(mut stream: TcpStream) -> String {
     answer
 }
 
-fn post(key: &str) -> String {
+pub(crate) fn post(key: &str) -> String {
     format!(
         "POST /orders HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nauthorization: Bearer ann\r\nidempotency-key: {key}\r\n\
          content-length: 2\r\n\r\n{{}}"
@@ -124,14 +124,14 @@ fn post(key: &str) -> String {
 }
 
 /// A service that tells of each request, and answers with its name once it is let to.
-struct Service {
+pub(crate) struct Service {
     address: SocketAddr,
-    came: Receiver<()>,
+    pub(crate) came: Receiver<()>,
     go_on: Sender<()>,
 }
 
 impl Service {
-    fn start(name: &'static str) -> Self {
+    pub(crate) fn start(name: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
         let (comes, came) = channel();
@@ -158,11 +158,11 @@ impl Service {
         Self { address, came, go_on }
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    fn lets(&self, count: usize) {
+    pub(crate) fn lets(&self, count: usize) {
         (0..count).for_each(|_| self.go_on.send(()).expect("it serves"));
     }
 }
