@@ -6,10 +6,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use onlyonce::store::postgres::{Options, Postgres};
-use onlyonce::store::{Change, Count, EpochSeen, Error, Outbox, Page, Promises, Query, Store, Swapped};
+use onlyonce::store::{
+    Audit, Change, Count, EpochSeen, Error, Outbox, Page, Promises, Query, Store, Swapped, audit,
+};
 use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_testkit::engines::postgres::Server;
 use tokio::runtime::Runtime;
@@ -127,8 +130,31 @@ impl Store for Moved {
         self.inner.store.promises()
     }
 
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        self.call(move |inner| async move { inner.store.erase(scope, limit).await }).await
+    }
+
     fn outbox(&self) -> Option<&dyn Outbox> {
         None
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self
+    }
+}
+
+#[async_trait]
+impl Audit for Moved {
+    async fn write(&self, entry: audit::Entry) -> Result<(), Error> {
+        self.call(move |inner| async move { inner.store.audit().write(entry).await }).await
+    }
+
+    async fn list(&self, query: audit::Query) -> Result<audit::Page, Error> {
+        self.call(move |inner| async move { inner.store.audit().list(query).await }).await
+    }
+
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        self.call(move |inner| async move { inner.store.audit().prune(age, limit).await }).await
     }
 }
 

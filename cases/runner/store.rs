@@ -11,7 +11,7 @@ use onlyonce::store::clock::{Clock, SystemClock};
 use onlyonce::store::memory::Memory;
 use onlyonce::store::sqlite::{Options, Sqlite};
 use onlyonce::store::{
-    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+    Audit, Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped, audit,
 };
 use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_core::time::Timestamp;
@@ -281,8 +281,36 @@ impl Store for Faulty {
         self.disk.store().promises()
     }
 
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        self.disk.store().erase(scope, limit).await
+    }
+
     fn outbox(&self) -> Option<&dyn Outbox> {
         None
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self
+    }
+}
+
+#[async_trait]
+impl Audit for Faulty {
+    async fn write(&self, entry: audit::Entry) -> Result<(), Error> {
+        match self.passed().await {
+            StoreMode::Down | StoreMode::Full | StoreMode::LoseAnswers => Err(away()),
+            StoreMode::Up | StoreMode::Stale | StoreMode::Stall | StoreMode::Flushed => {
+                self.disk.store().audit().write(entry).await
+            }
+        }
+    }
+
+    async fn list(&self, query: audit::Query) -> Result<audit::Page, Error> {
+        self.disk.store().audit().list(query).await
+    }
+
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        self.disk.store().audit().prune(age, limit).await
     }
 }
 

@@ -16,13 +16,13 @@ impl Arguments {
         self.0.len() < count
     }
 
-    /// The words that are left, which must be no flags and at most so many.
+    /// The remaining words. An error if one of them is a flag, or if there are more than `words_max`.
     pub(crate) fn words(self, words_max: usize) -> Result<Vec<String>> {
         if let Some(flag) = self.0.iter().find(|word| word.starts_with('-')) {
-            bail!("no flag \"{flag}\" here; --help tells what there is");
+            bail!("unknown flag \"{flag}\"; see --help");
         }
         if let Some(word) = self.0.get(words_max) {
-            bail!("\"{word}\" is one word too many; --help tells what there is");
+            bail!("unexpected argument \"{word}\"; see --help");
         }
         Ok(self.0)
     }

@@ -1,8 +1,8 @@
 //! `cargo xtask crash`: kills a real process at every durable step, and judges what the next one makes of it.
 //!
 //! The single steps run in `cargo xtask test` too. With `--all` every pair of steps runs as well: the process that
-//! recovers from the first death dies a second time. That is thousands of scenarios, so what is told is how far it is,
-//! and each failure with the command that repeats it.
+//! recovers from the first death dies a second time. That is thousands of scenarios, so only progress is printed, and
+//! each failure with the command that repeats it.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use crate::arguments::Arguments;
 
 /// As in `crates/onlyonce/tests/crash/trials.rs`.
 const PAIRS: &str = "ONLYONCE_CRASH_PAIRS";
-/// How many scenarios pass between two lines about the progress.
+/// How many scenarios pass between two lines of progress.
 const TELL_EVERY: usize = 100;
 
 /// With `--all` every pair of steps too, which takes some minutes; with a word only scenarios whose name contains it.
@@ -60,7 +60,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts a line of the test's output; what is to be told about it.
+    /// Counts a line of the test's output, and returns what to print about it.
     fn add(&mut self, line: &str, all: bool) -> Option<String> {
         let (name, ending) = line.strip_prefix("test ")?.split_once(" ... ")?;
         let name = name.trim();

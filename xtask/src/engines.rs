@@ -14,7 +14,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
     match words.first().map_or("", String::as_str) {
         "install" => install()?,
         "start" => start()?,
-        other => bail!("\"{other}\" is neither install nor start"),
+        other => bail!("\"{other}\" is neither \"install\" nor \"start\"; say one of them"),
     }
     Ok(Verdict::Yes)
 }

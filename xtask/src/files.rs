@@ -1,6 +1,6 @@
 //! The text files of the repository, as the checks read them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -58,8 +58,17 @@ fn tracked(root: &Path) -> Option<Vec<String>> {
 
 /// For an archive without its history: everything but build products.
 fn walked(root: &Path) -> Result<Vec<String>> {
-    let mut paths = Vec::new();
-    let mut folders = vec![root.to_path_buf()];
+    let inner = |path: &PathBuf| {
+        let inner = path.strip_prefix(root).expect("every path below the root begins with it");
+        inner.to_string_lossy().replace('\\', "/")
+    };
+    Ok(under(root)?.iter().map(inner).collect())
+}
+
+/// Every file below a folder, without those in [`NOT_OURS`].
+pub(crate) fn under(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
         for entry in
             std::fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
@@ -70,10 +79,9 @@ fn walked(root: &Path) -> Result<Vec<String>> {
             if path.is_dir() && is_ours {
                 folders.push(path);
             } else if path.is_file() {
-                let inner = path.strip_prefix(root).expect("walked from the root");
-                paths.push(inner.to_string_lossy().replace('\\', "/"));
+                files.push(path);
             }
         }
     }
-    Ok(paths)
+    Ok(files)
 }

@@ -80,7 +80,7 @@ const COMMANDS: [Command; 10] = [
     Command {
         name: "mutants",
         usage: "[TEXT]...",
-        about: "Plant the faults of xtask/mutants.txt one at a time: a test must catch each; with TEXT, only those named or filed so",
+        about: "Plant the faults of xtask/mutants.txt one at a time: a test must catch each; with TEXT, only those whose name or file contains it",
         run: Run::Here(mutants::run),
     },
     Command {

@@ -118,11 +118,11 @@ impl Scratch {
         self.folder.join("tree")
     }
 
-    /// Makes the copy what the sources are. What is the same is left alone: cargo would build it anew.
+    /// Makes the copy equal to the sources. Files that are equal already are left alone: cargo would build them anew.
     fn copy(&self, files: &[files::File]) -> Result<()> {
         let tree = self.tree();
         let wanted: BTreeSet<PathBuf> = files.iter().map(|file| tree.join(&file.path)).collect();
-        for path in files_under(&tree)? {
+        for path in files::under(&tree)? {
             if !wanted.contains(&path) {
                 fs::remove_file(path)?;
             }
@@ -185,8 +185,8 @@ impl Scratch {
         })
     }
 
-    /// Runs `cargo test` on the copy, all it says going into `log`. None where the tests did not end in time; building
-    /// takes what it takes.
+    /// Runs `cargo test` on the copy, with its output in `log`. None where the tests did not end in time. Building has no
+    /// time limit.
     fn cargo(&self, tests: &str, more: &[&str], log: &Path) -> Result<Option<ExitStatus>> {
         let output = File::create(log)?;
         let mut child = cargo(&["test"])
@@ -209,7 +209,7 @@ impl Scratch {
                 return Ok(Some(status));
             }
             if more.is_empty() && began.elapsed() > RUN_WITHIN {
-                // The tests are processes of cargo's, in its group.
+                // The tests are processes that cargo started, in its process group.
                 Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status()?;
                 child.wait()?;
                 return Ok(None);
@@ -231,18 +231,6 @@ fn planted(fault: &Fault, text: &str) -> Result<String, String> {
         1 => Ok(text.replacen(&fault.find, &fault.replace, 1)),
         count => Err(format!("its text is found {count} times in {}, and must be once", fault.file)),
     }
-}
-
-fn files_under(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))? {
-            let path = entry?.path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
-        }
-    }
-    Ok(files)
 }
 
 /// Reads the list: see its head for the format.

@@ -1,6 +1,6 @@
-//! Steps of a check: each runs to its end, is timed, and is told again in a table at the end.
+//! Steps of a check: each runs to its end, is timed, and is listed in a table at the end.
 //!
-//! A failed step does not stop the others: who repairs a change wants to know all that is wrong with it.
+//! A failed step does not stop the others: whoever fixes a change wants to know everything that is wrong with it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -63,8 +63,8 @@ pub(crate) fn has_cargo(name: &str) -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-/// Fails where a component of the toolchain is missing, by the `cargo` subcommand it brings. Not a step that was not run:
-/// a change whose format and lints nobody has checked has not passed.
+/// Fails where the toolchain lacks a component, which is known by its `cargo` subcommand. This is a failure and not
+/// [`Ending::NotRun`]: a change whose format and lints nobody has checked has not passed.
 pub(crate) fn require_component(component: &str, subcommand: &str) -> Result<()> {
     if !has_cargo(subcommand) {
         bail!("{component} is missing; run `rustup component add {component}`");

@@ -16,7 +16,8 @@ use crate::program;
 use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see, require_component};
 use crate::tidy;
 
-/// The features whose tests always run. Not `--all-features`: an engine whose SDK doubles the build has its own step.
+/// The features whose tests always run. By name and not `--all-features`, so that an engine with a large SDK can have a step
+/// of its own.
 const FEATURES: &str =
     "onlyonce-store/conformance,onlyonce-store/failpoints,onlyonce-store/postgres,onlyonce-store/sqlite";
 /// A comment with these words makes an example one that is also run. The others listen until they are stopped.

@@ -130,7 +130,7 @@ async fn rows(
     sink.finish().await
 }
 
-/// The engine must understand what was written in its place.
+/// Checks that the engine reads a copied row as it would read its own.
 async fn check(store: &Postgres, records: u64, retention: Duration) -> io::Result<()> {
     let Some(last) = records.checked_sub(1) else { return Ok(()) };
     let (id, draft) = completed(last, retention);
@@ -151,7 +151,7 @@ struct Template {
 
 enum Column {
     Made(Made),
-    /// As the server sent it, which is also how `COPY` takes it; none is null.
+    /// As the server sent it, which is also how `COPY` takes it. `None` is a null.
     Same(Option<Vec<u8>>),
 }
 

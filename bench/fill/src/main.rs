@@ -3,15 +3,17 @@
 //! ```text
 //! bench-fill fill  PATH RECORDS RETENTION_SECONDS
 //! bench-fill count PATH
+//! bench-fill list  PATH
 //! bench-fill copy  postgres://… RECORDS RETENTION_SECONDS
 //! ```
 //!
 //! `fill` writes completed records, as a load of `unique` leaves them, many at a time, and tells how far it is on
 //! stderr. A retention of 0 makes records that are expired at once. `count` tells how many records there are, and how
-//! many of them have expired. `copy` does what `fill` does to a database that nobody uses yet (`copy.rs`). Each prints
+//! many of them have expired. `list` tells how long pages of listings take (`list.rs`). `copy` does what `fill` does to a database that nobody uses yet (`copy.rs`). Each prints
 //! one line of JSON.
 
 mod copy;
+mod list;
 
 use std::io;
 use std::sync::Arc;
@@ -50,6 +52,7 @@ async fn main() -> io::Result<()> {
         ["copy", url, records, retention_seconds] => {
             copy::copy(url, number(records)?, Duration::from_secs(number(retention_seconds)?)).await?
         }
+        ["list", path] => list::list(path).await?,
         ["count", path] => count(path).map_err(io::Error::other)?,
         _ => return Err(io::Error::other("cannot understand that; see the head of bench/fill/src/main.rs")),
     };

@@ -42,7 +42,7 @@ pub struct Entry {
     pub by: Source,
     /// What was said, where somebody said something.
     pub said: Option<Said>,
-    /// It says otherwise than the record, and changed nothing.
+    /// It says otherwise than the record, or than what was believed before.
     pub contradicts: bool,
     /// The operator's name.
     pub who: Option<Arc<str>>,

@@ -1,4 +1,4 @@
-//! Every transition of a record, as pure functions. This is the only file that compares a record's state.
+//! Every transition of a record, as pure functions. Only this file and its modules compare a record's state.
 //!
 //! A store shows what it has ([`Seen`]); a rule answers with what to write, or why nothing is written. Engines carry
 //! the answer out by compare and swap and, where they lose, ask again on what they then see.
@@ -16,7 +16,8 @@
 //! 7. [`due`], [`expires`] and [`may_reap`]: when a record wants attention, and when it may be deleted. [`SWEPT`],
 //!    [`ABANDONED`] and [`EXPIRING`] say in which states to look for such records.
 //!
-//! What a lost attempt leads to depends on what the work touches, and on nothing else:
+//! A lost attempt that is known to have happened is completed, whatever the work touches. Otherwise what it leads to depends
+//! on what the work touches, and on nothing else:
 //!
 //! | effects | lost attempt |
 //! |---|---|
@@ -57,7 +58,7 @@ use crate::scope::Scope;
 use crate::time::{Due, Timestamp, When};
 
 pub use self::verdict::{
-    About, Backoff, Force, Ignored, Ruled, Ruling, Statement, ask, probe_failed, stop_asking, verdict,
+    About, Backoff, Force, Ignored, Ruled, Ruling, Statement, ask, note, probe_failed, stop_asking, verdict,
 };
 pub use self::view::{Action, ActionName, Facts, Refused, actions, facts, time_line, why};
 
@@ -290,9 +291,9 @@ pub fn finish(seen: Option<&Seen>, token: Token, outcome: &Outcome) -> Finish {
         (State::Running { .. }, Outcome::DidNotRun { .. }) if has_happened_evidence(record) => {
             let said = Entry::new(now, record.attempt, What::Retryable, Source::Attempt)
                 .with_detail("the attempt says that it did not run, and a webhook that it happened");
-            let mut draft = by_evidence(seen).expect("there is evidence that it happened");
-            draft.history.push(Entry { contradicts: true, ..said });
-            Finish::Write(draft)
+            // Where an earlier attempt was lost, that one did it, and both are right.
+            let seen = noting(seen, Entry { contradicts: !record.relies_on_memory, ..said });
+            Finish::Write(by_evidence(&seen).expect("there is evidence that it happened"))
         }
         (
             State::Running { .. } | State::Unknown { .. } | State::Retryable { .. },
@@ -319,7 +320,11 @@ pub fn sweep(seen: &Seen) -> Option<Box<Draft>> {
             Lost::Doubt(reason) => Some(unknown(seen, reason, Source::Sweeper)),
             Lost::Rerun if now < *expires_at => None,
             // An attempt before it may have reached downstream: a 408 would be a guess.
-            Lost::Rerun if record.relies_on_memory => Some(retryable(record, None, None)),
+            Lost::Rerun if record.relies_on_memory => {
+                let mut draft = retryable(record, None, None);
+                draft.history.push(Entry::new(now, record.attempt, What::Retryable, Source::Sweeper));
+                Some(draft)
+            }
             Lost::Rerun => Some(complete(seen, Some(given_up()), Source::Sweeper, None)),
         },
         // Keyed work that may have run must not be sent again once downstream may have forgotten it.
@@ -398,7 +403,11 @@ pub fn forget(seen: &Seen, token: Token, force: Force) -> Forget {
             Lost::Rerun => None,
         },
         (State::Unknown { .. }, Force::No) => Some(Forget::Unknown),
-        (State::Pending { .. } | State::Completed { .. } | State::Retryable { .. }, Force::No) => None,
+        (State::Pending { .. } | State::Retryable { .. }, Force::No) => match rerun(record, seen.now) {
+            Lost::Doubt(_) => Some(Forget::Unknown),
+            Lost::Rerun => None,
+        },
+        (State::Completed { .. }, Force::No) => None,
     };
     if let Some(refused) = refused {
         return refused;
@@ -602,7 +611,7 @@ fn reruns_for(terms: &Terms) -> Duration {
 /// retryable or unknown, by its effects. `by` is who found out.
 fn lose(seen: &Seen, reason: Reason, by: Source) -> Box<Draft> {
     let (record, now) = (&*seen.record, seen.now);
-    if let Some(draft) = by_evidence(seen) {
+    if let Some(draft) = by_evidence(&noting(seen, doubt(seen, reason, by))) {
         return draft;
     }
     match lost(record, now) {
@@ -628,6 +637,13 @@ fn by_evidence(seen: &Seen) -> Option<Box<Draft>> {
         Verdict::Happened(response) => Some(happened(seen, response.clone(), evidence.by)),
         Verdict::DidNotHappen { .. } | Verdict::StillUnknown => None,
     }
+}
+
+/// The record with an entry in its history: what is made of it next comes after that entry.
+fn noting(seen: &Seen, entry: Entry) -> Seen {
+    let mut record = Record::clone(&seen.record);
+    record.history.push(entry);
+    Seen { record: Arc::new(record), ..seen.clone() }
 }
 
 /// How it is told that an attempt was lost.
@@ -669,7 +685,7 @@ fn complete(
 fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Duration>) -> Box<Draft> {
     let mut draft = record.draft();
     draft.evidence = None;
-    draft.progress.calling = None;
+    // The call that was under way stays on record until the next attempt: "happened" may still be said about it.
     draft.state = State::Retryable {
         retry_after,
         expires_at: When::AfterWrite(keep_for.unwrap_or(record.terms.retention)),
@@ -679,6 +695,7 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
 
 /// Nobody knows; unless a verdict that came while the attempt ran already settles it.
 fn unknown(seen: &Seen, reason: Reason, by: Source) -> Box<Draft> {
+    let seen = &noting(seen, doubt(seen, reason, by));
     let record = &*seen.record;
     if let Some(evidence) = &record.evidence {
         match &evidence.verdict {
@@ -692,7 +709,6 @@ fn unknown(seen: &Seen, reason: Reason, by: Source) -> Box<Draft> {
         }
     }
     let mut draft = record.draft();
-    draft.history.push(doubt(seen, reason, by));
     draft.state = State::Unknown {
         reason,
         since: When::WRITE,

@@ -2,7 +2,7 @@
 //!
 //! What a `%` without two hexadecimal digits behind it means differs from server to server, so it is a
 //! [`Piece::Malformed`] here, and each caller has its own rule for that: keep it, refuse the text, or take the text as
-//! it is. So is `+`, which means a space in a form and itself in a path: it is [`Piece::Plain`].
+//! it is. The same goes for `+`, which means a space in a form and itself in a path: it is [`Piece::Plain`].
 //!
 //! ```
 //! use onlyonce_core::percent::{Piece, pieces};

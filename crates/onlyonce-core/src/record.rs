@@ -161,7 +161,7 @@ pub enum Effects {
 pub struct Progress {
     /// The last phase that committed.
     pub recovery_point: Option<Arc<str>>,
-    /// The phase that is calling a foreign system right now.
+    /// The phase that is calling a foreign system right now, or was when the last attempt ended.
     pub calling: Option<Calling>,
     /// What a verdict found that the phase at the recovery point had answered.
     pub found: Option<Arc<Response>>,

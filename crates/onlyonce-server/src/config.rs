@@ -30,20 +30,24 @@ mod tests;
 mod tree;
 mod value;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Uri};
+use http::{HeaderName, Method, Uri};
 use onlyonce::Policy;
+use onlyonce::fingerprint::Pointer;
+use onlyonce::probe::Probes;
 use onlyonce::store::sqlite::Expired;
 use onlyonce::worker::Background;
 
 use self::reader::{Reader, Section};
 use self::setting::table;
 use crate::store;
+use crate::webhook::preset::Preset;
 
 pub(crate) use self::fault::{Fault, Faults, Place, Warning};
 pub(crate) use self::source::Sources;
@@ -97,7 +101,7 @@ pub(crate) fn work(sources: &Sources) -> Result<Work, Faults> {
     some(sources, |top| Work {
         store: table::store(top),
         expired: table::expired(top),
-        background: table::background(&top.inner("background")),
+        background: table::background(top),
     })
 }
 
@@ -156,6 +160,10 @@ pub(crate) struct Config {
     pub(crate) default: Route,
     /// How often the background workers run.
     pub(crate) background: Background,
+    /// How insistently probes are asked.
+    pub(crate) probing: Probing,
+    /// Who may tell what became of unknown records.
+    pub(crate) webhooks: Vec<Webhook>,
     /// Who may use the admin port from other machines.
     pub(crate) admin_tokens: Vec<AdminToken>,
     /// What is logged and how.
@@ -173,6 +181,96 @@ pub(crate) struct Route {
     pub(crate) upstream: Upstream,
     /// The policy.
     pub(crate) policy: Policy,
+    /// Where to ask whether its work happened.
+    pub(crate) probe: Option<Probe>,
+}
+
+/// `route.probe` and `route.probe_headers`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Probe {
+    pub(crate) uri: Uri,
+    /// Headers of every question. Their values are never shown.
+    pub(crate) headers: Vec<(HeaderName, Secret)>,
+}
+
+/// How insistently probes are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Probing {
+    /// The pause before the first question.
+    pub(crate) first: Duration,
+    /// The longest pause.
+    pub(crate) max: Duration,
+    /// After so many answers that say "unknown" a record is a dead letter.
+    pub(crate) tries_max: u32,
+    /// How many questions a node asks at once.
+    pub(crate) at_once: usize,
+}
+
+impl Default for Probing {
+    fn default() -> Self {
+        let Probes { first, max, tries_max, at_once, .. } = Probes::default();
+        Self { first, max, tries_max, at_once }
+    }
+}
+
+/// `[webhooks.NAME]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Webhook {
+    /// The last part of its path.
+    pub(crate) name: Arc<str>,
+    pub(crate) preset: &'static Preset,
+    pub(crate) scheme: Scheme,
+    /// Any of them may have signed.
+    pub(crate) secrets: Vec<Secret>,
+    /// The header that carries the signature.
+    pub(crate) header: HeaderName,
+    /// How old, or how far ahead, a signature may be.
+    pub(crate) tolerance: Duration,
+    /// Whether it is also served on the gateway's port.
+    pub(crate) public: bool,
+    pub(crate) pointers: Pointers,
+    /// The status of the answer that stands for a declined request.
+    pub(crate) declined_status: u16,
+    /// What its words mean; none: our own words.
+    pub(crate) verdicts: Option<BTreeMap<String, Word>>,
+}
+
+/// Where the body of a webhook has what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pointers {
+    pub(crate) token: Pointer,
+    pub(crate) scope: Pointer,
+    pub(crate) key: Pointer,
+    pub(crate) verdict: Pointer,
+    pub(crate) never_will: Option<Pointer>,
+    pub(crate) response: Option<Pointer>,
+    pub(crate) id: Pointer,
+    /// None: the signature's time counts.
+    pub(crate) time: Option<Pointer>,
+}
+
+/// How a webhook is signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// Ours: `t=…,v1=…` over the time and the body.
+    Onlyonce,
+    /// Stripe's, the same under another name.
+    Stripe,
+    /// Standard Webhooks: over the id, the time and the body.
+    Standard,
+}
+
+/// What a word of a webhook means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    Happened,
+    /// The work was done, and what came of it is a refusal.
+    Declined,
+    DidNotHappen,
+    /// It did not happen and never will.
+    DidNotHappenFinal,
+    Unknown,
+    Ignore,
 }
 
 /// `POST /payments/*`: a method or any, and a path with `*` for one segment and `**` at its end for the rest.
@@ -279,6 +377,8 @@ pub(crate) struct Log {
     /// Directives of `tracing`'s filter.
     pub(crate) filter: String,
     pub(crate) format: LogFormat,
+    /// Whether every keyed request leaves a line.
+    pub(crate) decisions: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,13 +11,16 @@ mod demo;
 mod gateway;
 mod logs;
 mod node;
+mod probe;
 mod problem;
 mod published;
+mod saying;
 mod store;
 #[doc(hidden)]
 pub mod testing;
 mod tls;
 mod view;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -80,7 +83,7 @@ fn exit_code(ended: Result<Ended>) -> ExitCode {
         Ok(Ended::No) => ExitCode::from(1),
         Ok(Ended::Failed) => ExitCode::from(2),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            logs::tell_error(&error);
             ExitCode::from(2)
         }
     }

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use axum::Router;
 use onlyonce::Engine;
 use onlyonce::store::{Level, Store};
 use onlyonce::worker::Workers;
@@ -13,7 +12,8 @@ use tokio::net::TcpListener;
 use crate::admin::{self, Admin, Administration, Figures};
 use crate::config::Config;
 use crate::gateway::{Gateway, Place};
-use crate::store;
+use crate::probe::Prober;
+use crate::{store, webhook};
 
 /// Refuses to serve from a store that does not keep a promise.
 async fn refuse_unfit(engine: &Engine) -> Result<()> {
@@ -34,6 +34,7 @@ pub(crate) struct Node {
     pub(crate) admin: SocketAddr,
     engine: Arc<Engine>,
     store: Arc<dyn Store>,
+    prober: Prober,
     workers: Workers,
     administration: Administration,
     operators: Arc<Admin>,
@@ -49,12 +50,15 @@ impl Node {
         let listener = listener
             .with_context(|| format!("cannot listen on \"{}\"; set admin to a free address", config.admin))?;
         let address = listener.local_addr()?;
+        let prober = Prober::default();
+        engine.use_probes(prober.probes(&config)?);
         let workers = Workers::start(&engine, &config.background);
         let operators = Admin::new(engine.clone(), figures, &config, address);
         let gateway = Gateway::start(config, engine.clone(), Place::Threads).await?;
-        // Whatever needs no token on the admin port, since it is signed, is merged here.
-        let administration = admin::serve(listener, &operators, Router::new());
-        Ok(Self { gateway, admin: address, engine, store, workers, administration, operators })
+        // Webhooks are signed, and need no token.
+        let open = webhook::router(gateway.webhooks());
+        let administration = admin::serve(listener, &operators, open);
+        Ok(Self { gateway, admin: address, engine, store, prober, workers, administration, operators })
     }
 
     /// The line printed once the node serves; scripts wait for it.
@@ -65,7 +69,9 @@ impl Node {
 
     /// Serves with these settings from the next request on; returns the settings that need a restart.
     pub(crate) fn reload(&mut self, config: Config) -> Result<Vec<&'static str>> {
+        let probes = self.prober.probes(&config)?;
         let stays = self.gateway.reload(config)?;
+        self.engine.use_probes(probes);
         let config = self.gateway.config();
         self.workers = Workers::start(&self.engine, &config.background);
         self.operators.reload(&config);

@@ -119,5 +119,5 @@ pub trait Audit: fmt::Debug + Send + Sync {
     async fn list(&self, query: Query) -> Result<Page, Error>;
 
     /// Deletes up to `limit` entries that are older than `age`, and says how many it did.
-    async fn reap(&self, age: Duration, limit: usize) -> Result<usize, Error>;
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error>;
 }

@@ -308,7 +308,7 @@ fn read_entry(from: &mut Reader<'_>) -> Result<Entry, Error> {
 }
 
 /// A word by its place in the list of its kind: words are only ever added at the end.
-fn number<T: PartialEq>(all: &[T], word: T) -> u8 {
+fn number<T: Copy + PartialEq>(all: &[T], word: T) -> u8 {
     let place = all.iter().position(|other| *other == word);
     place.and_then(|place| u8::try_from(place).ok()).expect("every word is in the list of its kind")
 }

@@ -100,7 +100,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Deletes up to `limit` records of a scope that have expired, and what was kept of its earlier ones, and says how many
     /// it did. Unlike [`Store::reap`] it archives nothing. Once none is left, it takes the keys and labels out of the
-    /// scope's audit entries.
+    /// scope's audit entries: a whole erasure calls it until it says fewer than `limit`.
     async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error>;
 
     /// The messages stored with records, where this engine keeps any.

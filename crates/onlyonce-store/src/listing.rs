@@ -1,7 +1,7 @@
 //! Listings: which records, in which order, and where a page ended.
 //!
 //! No engine has an index by scope, key, label or route: it would cost every request. So a page of a listing that is narrowed
-//! by one of them examines a bounded number of records ([`EXAMINED_MAX`]) and may be short, or empty, with a cursor to go on.
+//! by one of them examines a bounded number of records and may be short, or empty, with a cursor to go on.
 
 use onlyonce_core::machine;
 use onlyonce_core::record::{Id, Record, Seen, StateSet};
@@ -77,11 +77,6 @@ impl Query {
         self.limit.saturating_add(1)
     }
 }
-
-/// How many records a page of a narrowed listing examines, in engines that keep records in a table. Among a million records
-/// that takes SQLite some 5 ms.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) const EXAMINED_MAX: usize = 10_000;
 
 /// What somebody has in hand who looks for a record: a key or the beginning of one, a label, a scope or a record's id in hex
 /// or the beginning of one.

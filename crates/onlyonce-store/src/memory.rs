@@ -357,7 +357,7 @@ impl Audit for Memory {
         lock(&self.log).list(&query)
     }
 
-    async fn reap(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
         Ok(lock(&self.log).reap(age, limit, self.clock.now()))
     }
 }

@@ -330,7 +330,7 @@ impl Audit for Postgres {
         audit::list(&self.background, &query).await
     }
 
-    async fn reap(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
         self.check_release()?;
         audit::reap(&self.background, age, limit).await
     }

@@ -334,7 +334,7 @@ impl Audit for Sqlite {
         self.lists().run(list).await
     }
 
-    async fn reap(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
         let before = audit::older_than(age, self.clock.now());
         let delete = move |writer: &Connection, rows| audit::delete(writer, before, rows);
         erase::in_batches(self, limit, audit::ROWS_MAX, delete).await

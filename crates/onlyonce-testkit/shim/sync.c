@@ -3,12 +3,12 @@
  *
  *   write, pwrite    the range is dirty
  *   fsync, fdatasync while the switch file is absent: dirty ranges go into the image
- *                    while it is there: the call fails with EIO, and the dirty ranges are forgotten, as Linux does: it marks
- *                    the pages clean, and a later sync does not write them
+ *                    while it is there: the call fails with EIO, and the dirty ranges are forgotten. So does Linux, which marks
+ *                    the pages clean, so that a later sync does not write them
  *   ftruncate        is durable at once
  *
- * Only files whose path begins with SYNC_SHIM_FILE are watched; the switch is SYNC_SHIM_SWITCH. What it holds is
- * part of a name: only syncs of files whose path ends with it fail. */
+ * Only files whose path begins with SYNC_SHIM_FILE are watched. SYNC_SHIM_SWITCH is the path of the switch file; only syncs of
+ * files whose path ends with its first line fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,7 +22,6 @@
 #include <unistd.h>
 
 #define RANGES_MAX (1 << 20)
-#define FILES_MAX 64
 
 struct range { ino_t file; off_t from; size_t bytes; };
 static struct range dirty[RANGES_MAX];
@@ -86,7 +85,7 @@ static void flush(int fd, const char *path, int is_kept) {
     }
     dirty_count = left;
     pthread_mutex_unlock(&lock);
-    /* Closing a descriptor of the database gives up SQLite's locks on it: these stay open. They are few. */
+    /* `source` stays open: closing any descriptor of the database would give up SQLite's locks on it. There are few of them. */
     (void)source;
     close(image);
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 const SOURCE: &str = include_str!("../shim/sync.c");
 
-/// The files whose paths begin alike, and the switch.
+/// A database file, the files beside it, and the switch.
 #[derive(Debug)]
 pub struct Disk {
     file: PathBuf,
@@ -18,7 +18,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Of the database at `file` and what lies beside it, with what it needs in `folder`.
+    /// The disk of the database at `file` and of the files beside it. The library and the switch are put into `folder`.
     ///
     /// # Panics
     ///
@@ -33,12 +33,12 @@ impl Disk {
         Self { file: file.to_owned(), library, switch: folder.join("switch") }
     }
 
-    /// What a process on this disk is started with.
+    /// The environment of a process that uses this disk.
     pub fn environment(&self) -> [(&'static str, &Path); 3] {
         [("LD_PRELOAD", &self.library), ("SYNC_SHIM_FILE", &self.file), ("SYNC_SHIM_SWITCH", &self.switch)]
     }
 
-    /// From now on syncs of files whose names end so fail.
+    /// From now on syncs fail for files whose names end with `ending`.
     ///
     /// # Panics
     ///
@@ -47,7 +47,7 @@ impl Disk {
         fs::write(&self.switch, ending).expect("the folder can be written");
     }
 
-    /// From now on they succeed again. Whether it failed before does not matter.
+    /// From now on syncs succeed again, if they failed at all.
     pub fn recover(&self) {
         drop(fs::remove_file(&self.switch));
     }

@@ -236,7 +236,7 @@ struct Attempt {
     /// Which use it belongs to.
     use_index: usize,
     is_reserved: bool,
-    has_began: bool,
+    has_begun: bool,
     began_at: u64,
     /// Begun after the faults had stopped: nothing is an excuse any more.
     is_calm: bool,

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
+use onlyonce_core::history::Entry;
 use onlyonce_core::machine;
-use onlyonce_core::record::{Evidence, Id, Progress, Record, Response, Seen, Verdict};
+use onlyonce_core::record::{Evidence, Id, Progress, Record, Response, Seen, Token, Verdict};
 use onlyonce_store::hash::ById;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache as Entries;
@@ -88,6 +89,12 @@ fn bytes(record: &Record) -> usize {
         Verdict::Happened(found) => size_of::<Evidence>() + found.as_deref().map_or(0, response_bytes),
         Verdict::DidNotHappen { .. } | Verdict::StillUnknown => size_of::<Evidence>(),
     });
+    let entries = record.history.entries.iter();
+    let told =
+        entries.map(|entry| text(&entry.who) + text(&entry.source) + text(&entry.detail)).sum::<usize>();
+    let history = record.history.entries.capacity() * size_of::<Entry>()
+        + record.history.tokens.capacity() * size_of::<Token>()
+        + told;
     record.key.as_str().len()
         + record.scope.label().map_or(0, str::len)
         + text(&record.route)
@@ -95,6 +102,7 @@ fn bytes(record: &Record) -> usize {
         + calling.as_ref().map_or(0, |calling| calling.phase.len())
         + found.as_deref().map_or(0, response_bytes)
         + evidence
+        + history
         + machine::stored(record).map_or(0, |(response, _)| response_bytes(response))
 }
 
@@ -116,9 +124,10 @@ pub(crate) fn reckoned(seen: Seen, asked_at: Instant, now: Instant) -> Seen {
 mod tests {
     use bytes::Bytes;
     use onlyonce_core::fingerprint::Fingerprint;
+    use onlyonce_core::history::{History, What};
     use onlyonce_core::key::Key;
     use onlyonce_core::policy::Policy;
-    use onlyonce_core::record::{Calling, Effects, Revision, Source, State, Token};
+    use onlyonce_core::record::{Calling, Effects, Revision, Source, State};
     use onlyonce_core::scope::Scope;
     use onlyonce_core::time::Timestamp;
 
@@ -155,6 +164,7 @@ mod tests {
             written_at: NOW,
             progress: Progress::default(),
             evidence: None,
+            history: History::default(),
             state: State::Completed {
                 response: Some(response),
                 by: Source::Attempt,
@@ -176,8 +186,15 @@ mod tests {
         };
         let phase: Arc<str> = text.as_str().into();
         let many: Vec<_> = (0..600).map(|_| header("x-short", "1")).collect();
-        let heard =
-            Evidence { verdict: Verdict::Happened(Some(answer(Vec::new(), &text))), by: Source::Probe };
+        let heard = Evidence {
+            verdict: Verdict::Happened(Some(answer(Vec::new(), &text))),
+            by: Source::Probe,
+            at: NOW,
+            attempt: 1,
+            source: None,
+        };
+        let entry =
+            Entry { detail: Some(text.as_str().into()), ..Entry::new(NOW, 1, What::Probe, Source::Probe) };
         vec![
             ("a header's value", completed(answer(vec![header("x-large", &text)], ""))),
             ("a header's name", completed(answer(vec![header(&text, "1")], ""))),
@@ -187,6 +204,10 @@ mod tests {
             ("the route", Record { route: Some(text.as_str().into()), ..empty() }),
             ("the label", Record { scope: Scope::stored([7; 32], Some(text.as_str().into())), ..empty() }),
             ("the evidence", Record { evidence: Some(Box::new(heard)), ..empty() }),
+            (
+                "the history",
+                Record { history: History { entries: vec![entry], ..History::default() }, ..empty() },
+            ),
             (
                 "the recovery point",
                 Record {
@@ -236,6 +257,13 @@ mod tests {
                 + calling.as_ref().map_or(0, |calling| calling.phase.len())
                 + found.as_deref().map_or(0, response)
                 + heard
+                + record
+                    .history
+                    .entries
+                    .iter()
+                    .filter_map(|entry| entry.detail.as_deref())
+                    .map(str::len)
+                    .sum::<usize>()
                 + machine::stored(record).map_or(0, |(stored, _)| response(stored))
         };
         cache

@@ -69,6 +69,7 @@ impl Decision {
         Self::Observed,
     ];
 
+    /// The word, as metrics and the decision log have it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Executed => "executed",

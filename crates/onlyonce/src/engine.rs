@@ -383,7 +383,7 @@ impl Engine {
             let left = lease.deadline.saturating_duration_since(asked_at);
             let tried = engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
             if timeout(left, tried).await.is_err() {
-                tracing::error!(record = %lease.handle.id, "the outcome could not be written before the deadline; it will be unknown");
+                tracing::error!(record = %lease.handle.id.short(), "the outcome could not be written before the deadline; it will be unknown");
             }
         });
         Finished::NotWritten
@@ -535,7 +535,7 @@ impl Engine {
 }
 
 fn not_written(ending: &Ending<'_>, error: &Error) {
-    tracing::warn!(record = %ending.handle.id, error = %chain(error), "the outcome is not written yet");
+    tracing::warn!(record = %ending.handle.id.short(), error = %chain(error), "the outcome is not written yet");
 }
 
 impl Engine {

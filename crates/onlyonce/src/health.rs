@@ -29,7 +29,7 @@ pub enum Health {
         /// How long was waited.
         waited: Duration,
     },
-    /// It answers, and a promise of its does not hold: see [`onlyonce_store::Finding`].
+    /// It answers, but one of its promises does not hold: see [`onlyonce_store::Finding`].
     Unfit {
         /// The name of what is wrong.
         code: &'static str,
@@ -95,7 +95,7 @@ impl Trouble {
 pub struct Census {
     /// How many records there are in each state.
     pub records: Vec<(StateName, Count)>,
-    /// For how long the outcome has been unknown that has been so the longest, where there is one.
+    /// The age of the oldest unknown record, if there is one.
     pub oldest_unknown: Option<Duration>,
 }
 

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, poll};
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, Uri, response};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, response};
 use http_body::Body as HttpBody;
 use onlyonce_core::fingerprint::{Candidates, Subject};
 use onlyonce_core::key::Key;
@@ -111,8 +111,10 @@ where
         call.body = match read_request(body, bytes_max).await {
             Ok(Some(bytes)) => bytes,
             Ok(None) => {
-                keyed.decided(Decision::Limited);
-                return Ok(keyed.refuse(&Refusal::BodyTooLarge { bytes_max }));
+                keyed.tally(Decision::Limited);
+                let answer = keyed.refuse(&Refusal::BodyTooLarge { bytes_max });
+                keyed.log(Decision::Limited, Duration::ZERO, None, answer.status());
+                return Ok(answer);
             }
             Err(_) => return Ok(answer::unreadable()),
         };
@@ -139,21 +141,26 @@ where
         };
         match way {
             Way::Replay(record) => {
-                keyed.count(Decision::Replayed, began.elapsed());
-                Ok(answer::replay(&record, keyed.policy()))
+                let answer = answer::replay(&record, keyed.policy());
+                keyed.decided(Decision::Replayed, began.elapsed(), Some(record.attempt), answer.status());
+                Ok(answer)
             }
             Way::Refuse(refusal) => {
-                keyed.count(Decision::from(&refusal), began.elapsed());
-                Ok(keyed.refuse(&refusal))
+                let answer = keyed.refuse(&refusal);
+                keyed.decided(Decision::from(&refusal), began.elapsed(), None, answer.status());
+                Ok(answer)
             }
             Way::Accepted(refusal) => {
-                keyed.count(Decision::InProgress, began.elapsed());
-                Ok(Box::pin(keyed.accepted(&refusal)).await)
+                let answer = Box::pin(keyed.accepted(&refusal)).await;
+                keyed.decided(Decision::InProgress, began.elapsed(), None, answer.status());
+                Ok(answer)
             }
             Way::Run(lease) => Box::pin(keyed.run(lease, began, call)).await,
             Way::Unprotected => {
-                keyed.count(Decision::StoreUnavailable, began.elapsed());
-                Box::pin(keyed.run_unprotected(call)).await
+                let added = began.elapsed();
+                let answer = Box::pin(keyed.run_unprotected(call)).await?;
+                keyed.decided(Decision::StoreUnavailable, added, None, answer.status());
+                Ok(answer)
             }
         }
     }
@@ -179,13 +186,27 @@ impl Keyed {
         &self.settings.policy
     }
 
-    /// A request counts once, with what it took beyond the work itself.
-    fn count(&self, decision: Decision, added: Duration) {
-        self.decided(decision);
+    /// A request is counted once and logged once, with what it took beyond the work itself.
+    fn decided(&self, decision: Decision, added: Duration, attempt: Option<u32>, status: StatusCode) {
+        self.tally(decision);
         self.engine().times.added(decision, added);
+        self.log(decision, added, attempt, status);
     }
 
-    fn decided(&self, decision: Decision) {
+    /// The line of this request in the decision log. Its key is in it only by the record's short digest.
+    fn log(&self, decision: Decision, added: Duration, attempt: Option<u32>, status: StatusCode) {
+        tracing::info!(
+            target: "onlyonce::decisions",
+            decision = decision.name(),
+            route = &*self.route,
+            record = %self.id.short(),
+            attempt,
+            status = status.as_u16(),
+            added_us = u64::try_from(added.as_micros()).unwrap_or(u64::MAX),
+        );
+    }
+
+    fn tally(&self, decision: Decision) {
         self.counts.request(decision);
         self.engine().times.tally.decided(decision);
     }
@@ -246,7 +267,7 @@ impl Keyed {
     /// Fail closed: no reservation, no work. Unless the policy says otherwise, and the store is only away: a record
     /// that cannot be read is never run over.
     fn without_store(&self, error: &Error) -> Way {
-        tracing::error!(key = %self.key.digest_short(), error = %chain(error), "the store did not take the reservation");
+        tracing::error!(record = %self.id.short(), error = %chain(error), "the store did not take the reservation");
         match (self.policy().store_down, error.kind()) {
             (StoreDown::Run, ErrorKind::Unavailable) => Way::Unprotected,
             (StoreDown::Run | StoreDown::Refuse, _) => Way::Refuse(store_unavailable()),
@@ -281,8 +302,9 @@ impl Keyed {
                 if !matches!(renewed, Ok(true)) {
                     let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
                     Box::pin(self.engine().finish(lease, outcome, store_timeout, worked_since)).await;
-                    self.count(Decision::StoreUnavailable, began.elapsed());
-                    return Ok(self.refuse(&store_unavailable()));
+                    let answer = self.refuse(&store_unavailable());
+                    self.decided(Decision::StoreUnavailable, began.elapsed(), None, answer.status());
+                    return Ok(answer);
                 }
             }
             let number = lease.attempt();
@@ -294,11 +316,12 @@ impl Keyed {
             let finished = self.engine().finish(lease, outcome, store_timeout, worked_until).await;
             self.hold.set(false);
             let worked = worked_until.saturating_duration_since(worked_since);
-            self.count(Decision::run(number), began.elapsed().saturating_sub(worked));
-            match own {
-                Ok(own) => Ok(answer::finished(own, &finished, self.policy())),
-                Err(error) => Err(error),
-            }
+            let added = began.elapsed().saturating_sub(worked);
+            let answer = own.map(|own| answer::finished(own, &finished, self.policy()));
+            // A service of the layer's own that failed has no answer: its client is told by whoever called it.
+            let status = answer.as_ref().map_or(StatusCode::INTERNAL_SERVER_ERROR, Response::status);
+            self.decided(Decision::run(number), added, Some(number), status);
+            answer
         }
     }
 
@@ -466,10 +489,11 @@ fn patience(refusal: &Refusal, headers: &HeaderMap, policy: &Policy) -> Option<D
 /// Tells a caller about its own key.
 pub(crate) async fn tell<R>(settings: &Settings, scope: &Scope, question: &Question) -> Response<Body<R>> {
     let (policy, key, wants_response) = (&settings.policy, &question.key, question.wants_response);
-    let seen = match settings.engine.load(&Id::of(scope, key), policy.store_timeout).await {
+    let id = Id::of(scope, key);
+    let seen = match settings.engine.load(&id, policy.store_timeout).await {
         Ok(seen) => seen,
         Err(error) => {
-            tracing::error!(key = %key.digest_short(), error = %chain(&error), "the store did not answer a question");
+            tracing::error!(record = %id.short(), error = %chain(&error), "the store did not answer a question");
             return problem::answer(&store_unavailable(), &policy.dialect, Some(key)).map(Body::whole);
         }
     };

@@ -32,7 +32,7 @@ pub(crate) struct Lease {
     pub(crate) deadline: Instant,
     /// What the store last showed, and when this node asked.
     held: Mutex<(Seen, Instant)>,
-    /// Dropped with the lease, which ends what its followers wait for. None where another request leads this key here.
+    /// Held until the lease is dropped, which wakes its followers. None if another request leads this key here.
     leader: Option<Leader>,
 }
 
@@ -103,11 +103,11 @@ impl Lease {
             match self.renew(engine, store_timeout).await {
                 Ok(true) => renew_at = self.held().1 + lease / RENEW_AFTER,
                 Ok(false) => {
-                    tracing::warn!(record = %self.handle.id, "the lease lapsed while the attempt ran; its outcome still counts");
+                    tracing::warn!(record = %self.handle.id.short(), "the lease lapsed while the attempt ran; its outcome still counts");
                     break;
                 }
                 Err(error) => {
-                    tracing::warn!(record = %self.handle.id, error = %chain(&error), "the lease is not renewed yet");
+                    tracing::warn!(record = %self.handle.id.short(), error = %chain(&error), "the lease is not renewed yet");
                     renew_at = Instant::now() + lease / AGAIN_AFTER;
                 }
             }

@@ -32,9 +32,6 @@ use onlyonce_core::scope::Scope;
 use onlyonce_core::time::Timestamp;
 use tokio::sync::Semaphore;
 
-/// The longest a probe may take.
-pub const TIME_OUT: Duration = Duration::from_secs(10);
-
 /// Says whether work happened.
 #[async_trait]
 pub trait Probe: Send + Sync + 'static {
@@ -127,6 +124,8 @@ pub struct Probes {
     pub tries_max: u32,
     /// How many questions this node asks at once.
     pub at_once: usize,
+    /// The longest a probe may take. A question is claimed for twice as long.
+    pub time_out: Duration,
 }
 
 impl Default for Probes {
@@ -137,6 +136,7 @@ impl Default for Probes {
             max: Duration::from_secs(5 * 60),
             tries_max: 20,
             at_once: 16,
+            time_out: Duration::from_secs(10),
         }
     }
 }

@@ -10,12 +10,12 @@ use onlyonce_testkit::engines::postgres::{self, Owned};
 use onlyonce_testkit::wire::Wire;
 use serde_json::Value;
 
-/// Memory as anybody would set it, and no checkpoint in the middle of a measurement: that would show the checkpoint, and not
-/// the load. All else, `fsync` and `synchronous_commit` above all, is as the server comes.
+/// A usual amount of memory, and no checkpoint in the middle of a measurement: the figure would show the checkpoint, and not
+/// the load. All else, `fsync` and `synchronous_commit` above all, is PostgreSQL's default.
 const SETTINGS: [(&str, &str); 3] =
     [("shared_buffers", "1GB"), ("max_wal_size", "6GB"), ("checkpoint_timeout", "1h")];
 
-/// What the names of databases begin with that go with their server.
+/// The prefix of databases that one server alone uses.
 const FOR_ONE: &str = "bench_for_one_";
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -38,8 +38,8 @@ impl Database {
         self.make("bench_")
     }
 
-    /// The same for one server alone. Those of servers that are gone go first: else they would be vacuumed while others are
-    /// measured, and the log would get a new file again and again, where a server in service uses its old ones.
+    /// The same for one server alone. Databases of servers that have ended are dropped first. Otherwise they would be vacuumed
+    /// while others are measured, and the WAL would grow by new files, where a server in normal use recycles its old ones.
     pub(crate) fn fresh_for_one(&self) -> String {
         let left = self.server.sql(&format!(
             "SELECT datname FROM pg_database AS left_over WHERE datname LIKE '{FOR_ONE}%'
@@ -60,12 +60,12 @@ impl Database {
         self.server.url(name)
     }
 
-    /// A line to the server on which trips are counted.
+    /// A proxy to the server that counts round trips.
     pub(crate) fn wire(&self) -> Result<Wire> {
         Wire::to(self.server.port()).map_err(|reason| anyhow!(reason))
     }
 
-    /// The same place as [`Database::url`] by way of a line.
+    /// The same as [`Database::url`], through the proxy.
     pub(crate) fn url_by(&self, wire: &Wire, name: &str) -> String {
         let [direct, by_wire] = [self.server.port(), wire.address().port()].map(|port| format!(":{port}/"));
         self.url(name).replacen(&direct, &by_wire, 1)
@@ -96,7 +96,7 @@ impl Database {
         told.parse().with_context(|| format!("{told:?} is no number"))
     }
 
-    /// What has been done in a database so far. A session tells the others what it counted when it ends, at the latest.
+    /// What has been done in a database so far. A session may report its counts only when it ends.
     pub(crate) fn counts(&self, name: &str) -> Result<Counts> {
         const SQL: &str = "
             SELECT json_build_object(
@@ -155,8 +155,8 @@ impl Database {
         told[0]["Execution Time"].as_f64().with_context(|| format!("no time in {told}"))
     }
 
-    /// Somebody who looks at a database as it is now, for as long as the value lives: vacuum must spare everything that
-    /// was there then.
+    /// A transaction that reads the database as it is now, and stays open for as long as the value lives: meanwhile vacuum
+    /// cannot remove any row that it could still see.
     pub(crate) fn reader(&self, name: &str) -> Result<Reader> {
         let mut psql = self.server.psql(name);
         let mut child =
@@ -188,7 +188,7 @@ pub(crate) struct Counts {
     pub(crate) wal_pages: f64,
     /// Of transactions that wrote.
     pub(crate) commits: f64,
-    /// Round trips. No server counts them: they are counted apart ([`Database::wire`]), and zero in what it tells.
+    /// Round trips. The server does not count them: this is 0 until they are counted by [`Database::wire`].
     pub(crate) trips: f64,
     pub(crate) updates: f64,
     /// Updates within a page, which leave the indexes alone.

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::figures::{Figures, Standing};
+use crate::lines::spread_words;
 use crate::subjects::{
     KEYS_BYTES_MAX, KEYS_PROMISED, Subject, UPLOAD_BYTES_MAX, UPLOAD_PROMISED, WAITERS_BYTES_MAX, WAKE_MS_MAX,
 };
@@ -36,8 +37,10 @@ fn beside(figures: &Figures, subject: &'static Subject) -> Vec<Finding> {
         let cpu = figures.to(other, subject.name, workload, |sample| sample.cpu_us)?;
         Some(Finding {
             text: format!(
-                "{}: {workload}: {:.2} ({:.2}–{:.2}) times the RPS of {other}, {:.2} ({:.2}–{:.2}) of its CPU a request",
-                subject.name, rps.median, rps.low, rps.high, cpu.median, cpu.low, cpu.high
+                "{}: {workload}: {} times the RPS of {other}, {} of its CPU a request",
+                subject.name,
+                spread_words(rps, 2),
+                spread_words(cpu, 2)
             ),
             standing: Standing::Shown,
         })
@@ -57,21 +60,26 @@ fn storm(subject: &Subject, storm: &Value) -> Finding {
     }
 }
 
-fn waiting(subject: &Subject, storm: &Value) -> Finding {
-    let (median, worst) = (storm["spread_ms_median"].as_f64(), storm["spread_ms_max"].as_f64());
+/// Whether one run answered everybody in a storm that waits, the last at most so long after the first.
+pub(crate) fn is_woken_within(ms_max: f64, storm: &Value) -> bool {
     let everyone =
         storm["rounds"].as_u64().zip(storm["connections"].as_u64()).map(|(rounds, all)| rounds * all);
-    let kept = storm["statuses"]["201"].as_u64() == everyone && median.is_some_and(|ms| ms <= WAKE_MS_MAX);
+    storm["statuses"]["201"].as_u64() == everyone
+        && storm["runs_per_key_max"] == 1
+        && storm["spread_ms_median"].as_f64().is_some_and(|ms| ms <= ms_max)
+}
+
+fn waiting(subject: &Subject, storm: &Value) -> Finding {
     Finding {
         text: format!(
             "{}: storm of {} with `Prefer: wait`: answers {}, the last {:.1} ms after the first (worst round {:.1} ms; at most {WAKE_MS_MAX} ms)",
             subject.name,
             storm["connections"],
             storm["statuses"],
-            median.unwrap_or(f64::NAN),
-            worst.unwrap_or(f64::NAN),
+            storm["spread_ms_median"].as_f64().unwrap_or(f64::NAN),
+            storm["spread_ms_max"].as_f64().unwrap_or(f64::NAN),
         ),
-        standing: judge(subject, kept && storm["runs_per_key_max"] == 1),
+        standing: judge(subject, is_woken_within(WAKE_MS_MAX, storm)),
     }
 }
 

@@ -14,10 +14,10 @@ use anyhow::{Context, Result, bail};
 use onlyonce_testkit::process::End;
 use serde_json::Value;
 
-use self::results::{Cost, Kill, OneCaller, Results, Written};
+use self::results::{Cost, Kill, Listing, OneCaller, Results, Written};
 use crate::figures::Sample;
 use crate::folder::Folder;
-use crate::lines::{Pair, tell};
+use crate::lines::{self, Pair};
 use crate::load::{self, Callers, Work};
 use crate::reaping::{self, Load, Reaping};
 use crate::server::Server;
@@ -46,10 +46,23 @@ pub(crate) struct Extent {
     pub(crate) seconds: u64,
 }
 
-pub(crate) fn measure(tools: &Tools, extent: Extent) -> Result<Results> {
-    if extent.records < RECORDS_FEW {
-        bail!("{} records are few already; use --records {RECORDS_FEW} or more", extent.records);
+impl Extent {
+    /// A large store must not be smaller than the one it is compared with.
+    pub(crate) fn check(self) -> Result<()> {
+        if self.records < RECORDS_FEW {
+            bail!("{} records are few already; use --records {RECORDS_FEW} or more", self.records);
+        }
+        Ok(())
     }
+
+    /// A load that lasts as long as one measurement.
+    pub(crate) fn work<'a>(self, workload: &'a str, run: &'a str, callers: Callers) -> Work<'a> {
+        Work { workload, run, callers, time: Duration::from_secs(self.seconds) }
+    }
+}
+
+pub(crate) fn measure(tools: &Tools, extent: Extent) -> Result<Results> {
+    extent.check()?;
     for package in ["bench-plain", PACKAGE, "bench-hand-sqlite", "bench-fill"] {
         tools.build(package)?;
     }
@@ -59,9 +72,10 @@ pub(crate) fn measure(tools: &Tools, extent: Extent) -> Result<Results> {
     let large = growth.filled(extent.records, DAY_SECONDS)?;
     let sizes = growth.sizes(&large).context("few records and many")?;
     let kills = growth.kills(&large).context("ready after a kill")?;
+    let listings = growth.listings(&large).context("pages of listings")?;
     drop(large);
     let reaping = growth.reaping().context("reaping under load")?;
-    Ok(Results { extent, cost, one_caller, sizes, kills, reaping })
+    Ok(Results { extent, cost, one_caller, sizes, kills, listings, reaping })
 }
 
 struct Growth<'a> {
@@ -70,10 +84,6 @@ struct Growth<'a> {
 }
 
 impl Growth<'_> {
-    fn work<'a>(&self, workload: &'a str, run: &'a str, callers: Callers) -> Work<'a> {
-        Work { workload, run, callers, time: Duration::from_secs(self.extent.seconds) }
-    }
-
     /// A folder with a store of so many records, closed.
     fn filled(&self, records: u64, retention_seconds: u64) -> Result<Folder> {
         let folder = Folder::new(self.tools)?;
@@ -91,11 +101,11 @@ impl Growth<'_> {
     fn cost(&self) -> Result<Cost> {
         let folder = Folder::new(self.tools)?;
         let server = Server::open(self.tools, PACKAGE, &folder.store(), &[])?;
-        let unique = self.work("unique", "many", Callers::Many);
+        let unique = self.extent.work("unique", "many", Callers::Many);
         load::warm_up(&server, named(LAYER_SQLITE), unique)?;
         let many = written(&server, unique)?;
-        let one = written(&server, self.work("unique", "one", Callers::One))?;
-        let replay = self.work("replay", "replay", Callers::Many);
+        let one = written(&server, self.extent.work("unique", "one", Callers::One))?;
+        let replay = self.extent.work("replay", "replay", Callers::Many);
         load::warm_up(&server, named(LAYER_SQLITE), replay)?;
         let replay = written(&server, replay)?;
         server.stop()?;
@@ -107,7 +117,7 @@ impl Growth<'_> {
     }
 
     fn one_caller(&self) -> Result<Vec<OneCaller>> {
-        let work = self.work("unique", "one", Callers::One);
+        let work = self.extent.work("unique", "one", Callers::One);
         let p50_ms = |name| -> Result<f64> {
             let server = Server::start(self.tools, named(name))?;
             Ok(load::wrk(&server, named(name), work)?.p50_ms)
@@ -129,18 +139,15 @@ impl Growth<'_> {
     }
 
     fn sizes(&self, large: &Folder) -> Result<Vec<Pair>> {
-        let mut pairs = Vec::new();
-        for round in 1..=self.extent.rounds {
+        lines::pairs(self.extent.rounds, ["few records", "many records"], |round| {
             let few = self.filled(RECORDS_FEW, DAY_SECONDS)?;
             let run = format!("sizes-{round}");
-            let pair = Pair {
-                without: self.sample(&few.store(), self.work("unique", &run, Callers::Many), &[])?,
-                with: self.sample(&large.store(), self.work("unique", &run, Callers::Many), &[])?,
-            };
-            tell(round, ["few records", "many records"], &pair);
-            pairs.push(pair);
-        }
-        Ok(pairs)
+            let work = self.extent.work("unique", &run, Callers::Many);
+            Ok(Pair {
+                without: self.sample(&few.store(), work, &[])?,
+                with: self.sample(&large.store(), work, &[])?,
+            })
+        })
     }
 
     /// Killed under load, and started again.
@@ -150,7 +157,7 @@ impl Growth<'_> {
             let run = format!("kill-{round}");
             let subject = named(LAYER_SQLITE);
             let server = Server::open(self.tools, PACKAGE, &large.store(), &[])?;
-            let work = Work { time: KILL_LOAD, ..self.work("unique", &run, Callers::Many) };
+            let work = Work { time: KILL_LOAD, ..self.extent.work("unique", &run, Callers::Many) };
             load::kill_under_load(server, subject, work);
             let wal = large.store().with_extension("db-wal");
             let wal_bytes = std::fs::metadata(wal).map_or(0, |metadata| metadata.len());
@@ -166,10 +173,29 @@ impl Growth<'_> {
         Ok(kills)
     }
 
+    /// Pages of each listing, by the engine itself.
+    fn listings(&self, large: &Folder) -> Result<Vec<Listing>> {
+        let mut command = self.tools.command(&self.tools.binary("bench-fill"), End::Kill);
+        let told = load::last_line(&output_within(command.arg("list").arg(large.store()), GRACE)?)?;
+        let limit = number(&told, "limit")?;
+        let listings = told["listings"].as_array().with_context(|| format!("no listings in {told}"))?;
+        let listing = |listing: &Value| {
+            let pages = listing["pages_ms"].as_array();
+            Some(Listing {
+                what: listing["what"].as_str()?.to_owned(),
+                limit,
+                pages_ms: pages?.iter().filter_map(Value::as_f64).collect(),
+            })
+        };
+        let listings: Option<Vec<_>> = listings.iter().map(listing).collect();
+        eprintln!("listings: {listings:?}");
+        listings.with_context(|| format!("a listing without its pages in {told}"))
+    }
+
     fn reaping(&self) -> Result<Reaping> {
         let folder = self.filled(reaping::expired(self.extent.records), 0)?;
         let load = |Load { run, flags, time }: Load<'_>| {
-            let work = Work { time, ..self.work("unique", run, Callers::Many) };
+            let work = Work { time, ..self.extent.work("unique", run, Callers::Many) };
             self.sample(&folder.store(), work, flags)
         };
         reaping::measure(self.extent, load, || number(&self.count(&folder.store())?, "expired"))

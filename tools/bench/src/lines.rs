@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::figures::{Sample, Spread, Standing, spread};
@@ -127,6 +128,21 @@ pub(crate) fn medians(pairs: &[Pair], of: fn(&Sample) -> f64) -> Option<[f64; 2]
     let without = spread(pairs.iter().map(|pair| of(&pair.without)))?;
     let with = spread(pairs.iter().map(|pair| of(&pair.with)))?;
     Some([without.median, with.median])
+}
+
+/// Measures a pair in each round, and prints it.
+pub(crate) fn pairs(
+    rounds: u32,
+    names: [&str; 2],
+    mut measure: impl FnMut(u32) -> Result<Pair>,
+) -> Result<Vec<Pair>> {
+    let mut pairs = Vec::new();
+    for round in 1..=rounds {
+        let pair = measure(round)?;
+        tell(round, names, &pair);
+        pairs.push(pair);
+    }
+    Ok(pairs)
 }
 
 /// What a round measured, for the terminal.

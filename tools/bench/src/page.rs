@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 
-use crate::figures::{Figures, Row, Spread, Standing, cores};
+use crate::figures::{Figures, Row, Standing, cores};
 use crate::findings;
+use crate::lines::spread_words;
 
 /// The parts of the page that are measured, each by a run of its own.
 #[derive(Clone, Copy)]
@@ -41,9 +42,9 @@ pub(crate) fn table(figures: &Figures) -> String {
             row.p50_ms.median,
             row.p99_ms.median,
             row.cpu_us.median,
-            ratio(row.rps_ratio),
+            spread_words(row.rps_ratio, 2),
             rps_target(&row),
-            ratio(row.cpu_ratio),
+            spread_words(row.cpu_ratio, 2),
             cpu_target(&row),
             row.standing().words()
         );
@@ -80,9 +81,9 @@ pub(crate) fn section(figures: &Figures) -> String {
             row.rps.median,
             row.p50_ms.median,
             row.p99_ms.median,
-            ratio(row.rps_ratio),
+            spread_words(row.rps_ratio, 2),
             rps_target(&row),
-            ratio(row.cpu_ratio),
+            spread_words(row.cpu_ratio, 2),
             cpu_target(&row),
             row.standing().words()
         );
@@ -114,10 +115,6 @@ impl Part {
         };
         ["begin", "end"].map(|edge| format!("<!-- {name}: {edge} -->"))
     }
-}
-
-fn ratio(spread: Spread) -> String {
-    format!("{:.2} ({:.2}–{:.2})", spread.median, spread.low, spread.high)
 }
 
 fn rps_target(row: &Row) -> String {

@@ -7,16 +7,16 @@ mod results;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use onlyonce_testkit::process::End;
 use onlyonce_testkit::verdict::Verdict;
 use serde_json::Value;
 
-use self::results::{Aside, Cost, Results, Touched};
+use self::results::{Cost, Results, SweepTimes, Touched};
 use crate::database::{Counts, Database};
 use crate::figures::{Figures, Sample};
 use crate::growth::{Extent, RECORDS_FEW};
-use crate::lines::{Pair, tell};
+use crate::lines::{self, Pair};
 use crate::load::{self, Callers, Work};
 use crate::reaping::{self, Load, Reaping};
 use crate::server::Server;
@@ -39,9 +39,7 @@ const LAYER_PACKAGE: &str = "bench-layer";
 
 /// Everything, written and printed.
 pub(crate) fn run(tools: &Tools, extent: Extent) -> Result<Verdict> {
-    if extent.records < RECORDS_FEW {
-        bail!("{} records are few already; use --records {RECORDS_FEW} or more", extent.records);
-    }
+    extent.check()?;
     tools.build("bench-fill")?;
     let figures = crate::measure(tools, &POSTGRES, extent.rounds, extent.seconds)?;
     let results = measure(tools, extent, figures)?;
@@ -60,7 +58,7 @@ fn measure(tools: &Tools, extent: Extent, figures: Figures) -> Result<Results> {
     let one_caller = bench.one_caller().context("one caller at a time")?;
     let two_nodes = bench.two_nodes().context("two nodes beside one")?;
     let storm_across = bench.storm_across().context("a storm across two nodes")?;
-    let (reader, aside) = bench.reader().context("somebody who reads for long")?;
+    let (reader, sweep) = bench.reader().context("somebody who reads for long")?;
     let (sizes, touched) = bench.sizes().context("few records and many")?;
     let reaping = bench.reaping().context("reaping under load")?;
     Ok(Results {
@@ -75,7 +73,7 @@ fn measure(tools: &Tools, extent: Extent, figures: Figures) -> Result<Results> {
         touched,
         reaping,
         reader,
-        aside,
+        sweep,
     })
 }
 
@@ -86,15 +84,11 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn work<'a>(&self, workload: &'a str, run: &'a str, callers: Callers) -> Work<'a> {
-        Work { workload, run, callers, time: Duration::from_secs(self.extent.seconds) }
-    }
-
     /// On a new database: what the server counts for a request of many callers, of one, and for a replay.
     fn cost(&self, subject: &'static Subject) -> Result<Cost> {
-        let many = self.counted(subject, self.work("unique", "many", Callers::Many))?;
-        let one = self.counted(subject, self.work("unique", "one", Callers::One))?;
-        let replay = self.counted(subject, self.work("replay", "replay", Callers::Many))?;
+        let many = self.counted(subject, self.extent.work("unique", "many", Callers::Many))?;
+        let one = self.counted(subject, self.extent.work("unique", "one", Callers::One))?;
+        let replay = self.counted(subject, self.extent.work("replay", "replay", Callers::Many))?;
         let cost = Cost { many, one, replay };
         eprintln!("cost {}: {cost:?}", subject.name);
         Ok(cost)
@@ -116,7 +110,7 @@ impl Bench<'_> {
         Ok(Counts { trips: self.trips(subject, work)?, ..counts })
     }
 
-    /// Round trips for a request: by way of a line on which they are counted, and nothing else is measured.
+    /// Round trips for a request: counted by a proxy, in a run in which nothing else is measured.
     fn trips(&self, subject: &'static Subject, work: Work<'_>) -> Result<f64> {
         let (name, wire) = (self.database.fresh(), self.database.wire()?);
         let url = self.database.url_by(&wire, &name);
@@ -132,11 +126,11 @@ impl Bench<'_> {
     /// By hand, and by the layer. Who begins changes from round to round.
     fn one_caller(&self) -> Result<Vec<Pair>> {
         let rounds = self.extent.rounds * ONE_CALLER_ROUNDS;
-        so_many(rounds, ["one caller, by hand", "one caller, layer"], |round| {
+        lines::pairs(rounds, ["one caller, by hand", "one caller, layer"], |round| {
             let run = format!("one-{round}");
             let sample = |name| {
                 let server = Server::start(self.tools, named(name))?;
-                load::wrk(&server, named(name), self.work("unique", &run, Callers::One))
+                load::wrk(&server, named(name), self.extent.work("unique", &run, Callers::One))
             };
             if round % 2 == 1 {
                 let without = sample(HAND_POSTGRES)?;
@@ -152,7 +146,7 @@ impl Bench<'_> {
     fn two_nodes(&self) -> Result<Vec<Pair>> {
         self.rounds(["one node", "two nodes"], |round| {
             let run = format!("nodes-{round}");
-            let work = self.work("unique", &run, Callers::Many);
+            let work = self.extent.work("unique", &run, Callers::Many);
             let without = self.sample(&self.database.fresh(), work, &[])?;
             let nodes = self.nodes()?;
             let with = load::wrk_on_two(&nodes, named(LAYER_POSTGRES), work)?;
@@ -183,7 +177,7 @@ impl Bench<'_> {
         let pairs = self.rounds(["few records", "many records"], |round| {
             let few = self.filled(RECORDS_FEW, DAY_SECONDS)?;
             let run = format!("sizes-{round}");
-            let work = self.work("unique", &run, Callers::Many);
+            let work = self.extent.work("unique", &run, Callers::Many);
             Ok(Pair { without: self.sample(&few, work, &[])?, with: self.sample(&large, work, &[])? })
         })?;
         self.database.drop(&large);
@@ -199,7 +193,7 @@ impl Bench<'_> {
         for number in 0..TOUCHES_MAX {
             let run = format!("touch-{number}");
             let before = self.database.wal_bytes(name)?;
-            let sample = load::wrk_once(&server, subject, self.work("unique", &run, Callers::Many))?;
+            let sample = load::wrk_once(&server, subject, self.extent.work("unique", &run, Callers::Many))?;
             let bytes = (self.database.wal_bytes(name)? - before) / as_float(sample.requests);
             first_bytes.get_or_insert(bytes);
             requests += sample.requests;
@@ -208,7 +202,7 @@ impl Bench<'_> {
             }
         }
         let before = self.database.wal_bytes(name)?;
-        let last = load::wrk_once(&server, subject, self.work("unique", "touched", Callers::Many))?;
+        let last = load::wrk_once(&server, subject, self.extent.work("unique", "touched", Callers::Many))?;
         let last_bytes = (self.database.wal_bytes(name)? - before) / as_float(last.requests);
         server.stop()?;
         let touched = Touched { requests, first_bytes: first_bytes.unwrap_or(last_bytes), last_bytes };
@@ -222,7 +216,7 @@ impl Bench<'_> {
             WHERE state = 'completed' AND due_at <= (SELECT clock_timestamp())";
         let name = self.filled(reaping::expired(self.extent.records), 0)?;
         let load = |Load { run, flags, time }: Load<'_>| {
-            let work = Work { time, ..self.work("unique", run, Callers::Many) };
+            let work = Work { time, ..self.extent.work("unique", run, Callers::Many) };
             self.sample(&name, work, flags)
         };
         let reaping = reaping::measure(self.extent, load, || self.database.count(&name, LEFT))?;
@@ -231,18 +225,18 @@ impl Bench<'_> {
     }
 
     /// The load without and with somebody who reads for long, and what the server could not clear away meanwhile.
-    fn reader(&self) -> Result<(Vec<Pair>, Aside)> {
-        let mut asides = Vec::new();
+    fn reader(&self) -> Result<(Vec<Pair>, SweepTimes)> {
+        let mut sweeps = Vec::new();
         let pairs = self.rounds(["nobody reads", "somebody reads"], |round| {
             let run = format!("reader-{round}");
-            let work = self.work("unique", &run, Callers::Many);
-            let (without, sweep_without_ms) = self.with_reader(work, false)?;
-            let (with, sweep_with_ms) = self.with_reader(work, true)?;
-            asides.push(Aside { requests: with.requests, sweep_without_ms, sweep_with_ms });
+            let work = self.extent.work("unique", &run, Callers::Many);
+            let (without, without_ms) = self.with_reader(work, false)?;
+            let (with, with_ms) = self.with_reader(work, true)?;
+            sweeps.push(SweepTimes { requests: with.requests, without_ms, with_ms });
             Ok(Pair { without, with })
         })?;
-        asides.sort_by(|one, other| one.sweep_with_ms.total_cmp(&other.sweep_with_ms));
-        Ok((pairs, asides[asides.len() / 2]))
+        sweeps.sort_by(|one, other| one.with_ms.total_cmp(&other.with_ms));
+        Ok((pairs, sweeps[sweeps.len() / 2]))
     }
 
     /// The load, and how long it takes afterwards to find what has lapsed.
@@ -282,18 +276,8 @@ impl Bench<'_> {
     }
 
     fn rounds(&self, names: [&str; 2], measure: impl FnMut(u32) -> Result<Pair>) -> Result<Vec<Pair>> {
-        so_many(self.extent.rounds, names, measure)
+        lines::pairs(self.extent.rounds, names, measure)
     }
-}
-
-fn so_many(rounds: u32, names: [&str; 2], mut measure: impl FnMut(u32) -> Result<Pair>) -> Result<Vec<Pair>> {
-    let mut pairs = Vec::new();
-    for round in 1..=rounds {
-        let pair = measure(round)?;
-        tell(round, names, &pair);
-        pairs.push(pair);
-    }
-    Ok(pairs)
 }
 
 fn package(subject: &Subject) -> &'static str {

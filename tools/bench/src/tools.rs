@@ -66,7 +66,7 @@ impl Tools {
     /// The PostgreSQL of this run, started by whoever asks first.
     pub(crate) fn database(&self) -> Result<&Database> {
         if self.database.get().is_none() {
-            // Nobody else could have set it: this is no place for threads.
+            // Nobody else has set it: a `OnceCell` is used by one thread.
             let _ = self.database.set(Database::start()?);
         }
         Ok(self.database.get().expect("it was set"))
@@ -77,7 +77,7 @@ impl Tools {
         self.target.join("stores")
     }
 
-    /// Where the servers that we did not write for the bench say what goes wrong; the last one's words stay.
+    /// The log of a server that is not a program of the bench; each start begins it anew.
     pub(crate) fn log(&self, name: &str) -> Result<File> {
         let path = self.target.join(format!("{name}.log"));
         File::create(&path).with_context(|| format!("cannot write {}", path.display()))

@@ -3,12 +3,14 @@
 //!
 //! The trigger writes in the transaction of the write, so its row is there exactly if the write is. It records names of
 //! states and not whose token wrote, so only what holds for every key is judged here: a completed record stays until it has
-//! expired, and nobody gives verdicts in this run. It alone knows when a key expired, and was reaped or used anew.
+//! expired, and what is unknown runs only after a verdict. It alone knows when a key expired, and was reaped or used anew, and
+//! when a probe settled one.
 
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context, Result};
 use onlyonce_testkit::engines::postgres::Server;
+use onlyonce_testkit::history::{Verdict, What};
 
 use crate::final_state::FinalState;
 use crate::kind::Kind;
@@ -17,7 +19,7 @@ use crate::run::{Run, Subject};
 const INSTALL: &str = "
     CREATE TABLE chaos_audit (
         number bigserial PRIMARY KEY, at timestamptz NOT NULL, route text, key text NOT NULL,
-        was text, state text, is_due boolean NOT NULL
+        was text, state text, is_due boolean NOT NULL, id text NOT NULL, completed_by text
     );
     CREATE FUNCTION chaos_audit() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -25,9 +27,9 @@ const INSTALL: &str = "
         IF TG_OP = 'UPDATE' AND OLD.revision = NEW.revision THEN
             RETURN NULL;
         END IF;
-        INSERT INTO chaos_audit (at, route, key, was, state, is_due) VALUES (
+        INSERT INTO chaos_audit (at, route, key, was, state, is_due, id, completed_by) VALUES (
             clock_timestamp(), coalesce(NEW.route, OLD.route), coalesce(NEW.key, OLD.key), OLD.state, NEW.state,
-            coalesce(OLD.due_at <= clock_timestamp(), false)
+            coalesce(OLD.due_at <= clock_timestamp(), false), encode(coalesce(NEW.id, OLD.id), 'hex'), NEW.completed_by
         );
         RETURN NULL;
     END $$;
@@ -43,6 +45,12 @@ const STATES: &str =
 const EXPIRED: &str = "
     SELECT key, (extract(epoch FROM at) * 1000000)::bigint FROM chaos_audit
     WHERE was IN ('completed', 'retryable') AND is_due AND (state IS NULL OR state = 'running') ORDER BY number
+";
+
+/// What was unknown and then settled, by its probe; or its attempt came back and said that it had not run.
+const RULED: &str = "
+    SELECT id, (extract(epoch FROM at) * 1000000)::bigint, state FROM chaos_audit
+    WHERE was = 'unknown' AND (state = 'retryable' OR completed_by = 'probe') ORDER BY number
 ";
 
 /// A transition by the names of its states, and whether the lease had lapsed or the retention was over.
@@ -81,6 +89,30 @@ pub(crate) fn expired(server: &Server) -> Result<HashMap<String, Vec<u64>>> {
         expired.entry(key.to_owned()).or_default().push(at.parse()?);
     }
     Ok(expired)
+}
+
+/// The verdicts on each key, by its number, with the time of the database's clock.
+pub(crate) fn ruled(server: &Server, run: &Run) -> Result<HashMap<usize, Vec<(u64, What)>>> {
+    let mut ruled: HashMap<_, Vec<_>> = HashMap::new();
+    for line in server.sql(RULED).lines() {
+        let fault = || format!("no note of a verdict: {line:?}");
+        let mut parts = line.split('|');
+        let mut next = || parts.next().with_context(fault);
+        let (id, at, state) = (next()?, next()?.parse()?, next()?);
+        let seen = run.of_record(id);
+        let subject =
+            &seen.first().with_context(|| format!("a verdict on what the service never saw: {id}"))?.subject;
+        let verdict = match state {
+            "completed" => Verdict::Happened(seen.iter().find_map(|seen| seen.said.clone())),
+            _ => Verdict::DidNotHappen,
+        };
+        run.tally().wrote(
+            if state == "completed" { "settled by the probe: happened" } else { "settled: did not happen" },
+            1,
+        );
+        ruled.entry(subject.number).or_default().push((at, What::Ruled(verdict)));
+    }
+    Ok(ruled)
 }
 
 /// Every write of one key, of any caller, for those who read a failed run.
@@ -135,8 +167,10 @@ impl Transition {
             ("running" | "retryable", "unknown") => names.push("became unknown"),
             ("running", "retryable") => names.push("became retryable"),
             ("running", "completed") => names.push("completed"),
-            ("unknown" | "retryable", "completed") => names.push("completed late: the late truth"),
-            ("unknown", "retryable") => names.push("did not run: the late truth"),
+            ("unknown" | "retryable", "completed") => {
+                names.push("completed late: a probe, or the late truth")
+            }
+            ("unknown", "unknown") => names.push("asked about"),
             _ => {}
         }
         names
@@ -171,7 +205,10 @@ mod tests {
         assert_eq!(seen("running|unknown|t|3"), (vec!["a lease lapsed", "became unknown"], false));
         assert_eq!(seen("completed|running|t|3"), (vec!["expired, and used anew"], false));
         assert_eq!(seen("completed|nothing|t|3"), (vec!["expired, and reaped"], false));
-        assert_eq!(seen("unknown|completed|f|3"), (vec!["completed late: the late truth"], false));
+        assert_eq!(
+            seen("unknown|completed|f|3"),
+            (vec!["completed late: a probe, or the late truth"], false)
+        );
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub(crate) fn judge(history: &History, charges: usize, end: FinalState) -> Vec<S
     if end == FinalState::Unknown && history.effects == Effects::Keyed {
         broken.push("keyed work is unknown, though the service remembers its key".to_owned());
     }
+    if end == FinalState::Unknown && history.effects == Effects::Queryable {
+        broken.push("queryable work is unknown, though its probe can be asked".to_owned());
+    }
     broken
 }
 

@@ -6,11 +6,13 @@
 use onlyonce_testkit::history::Effects;
 use onlyonce_testkit::random::Random;
 
+use crate::settings::{PROBE, QUERYABLE_HORIZON};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Opaque,
     Keyed,
-    /// Nothing asks a probe yet: its unknowns wait, like those of opaque work.
+    /// Its service can be asked, so none of it stays unknown.
     Queryable,
     /// Opaque work that is kept for some seconds only: its keys are used anew, while they are reaped.
     Brief,
@@ -42,14 +44,18 @@ impl Kind {
         }
     }
 
-    /// Its route in the settings.
-    pub(crate) fn route(self) -> String {
-        let (effects, retention) = match self {
-            Self::Opaque => ("opaque", ""),
-            Self::Keyed => ("keyed", ""),
-            Self::Queryable => ("queryable", ""),
-            Self::Brief => ("opaque", "retention = \"3s\"\n"),
+    /// Its route in the settings; the service, which can be asked, listens on this port.
+    pub(crate) fn route(self, service: u16) -> String {
+        let (effects, more) = match self {
+            Self::Opaque => ("opaque", String::new()),
+            Self::Keyed => ("keyed", String::new()),
+            Self::Queryable => {
+                let horizon = QUERYABLE_HORIZON.as_secs();
+                let probe = format!("http://127.0.0.1:{service}{PROBE}");
+                ("queryable", format!("probe = \"{probe}\"\nhorizon = \"{horizon}s\"\n"))
+            }
+            Self::Brief => ("opaque", "retention = \"3s\"\n".to_owned()),
         };
-        format!("[[route]]\nmatch = \"POST /{}\"\neffects = \"{effects}\"\n{retention}", self.name())
+        format!("[[route]]\nmatch = \"POST /{}\"\neffects = \"{effects}\"\n{more}", self.name())
     }
 }

@@ -45,6 +45,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use onlyonce_testkit::engines::postgres::{Owned, Server};
 use onlyonce_testkit::gateway;
+use onlyonce_testkit::history::What;
 use onlyonce_testkit::repository;
 use onlyonce_testkit::verdict::{Verdict, exit_code};
 
@@ -87,7 +88,7 @@ fn main() -> ExitCode {
     exit_code(&run(&Arguments::parse()))
 }
 
-/// F06, M01, M04, P01, P05, R01, R02, R05, R06, R07, S02, U02, U03, U04, X01, X03, X05: three nodes, whatever fails.
+/// F06, M01, M03, M04, P01, P05, R01, R02, R05, R06, R07, S02, U02, U03, U04, U05, U06, X01, X03, X05: three nodes, whatever fails.
 fn run(arguments: &Arguments) -> Result<Verdict> {
     let seed = arguments.seed.unwrap_or_else(drawn);
     eprintln!("chaos: seed {seed}, {} minutes, {} clients", arguments.minutes, arguments.clients);
@@ -129,7 +130,7 @@ impl World {
         let run = Run::new(seed);
         let server = Server::start(&[]).map_err(|reason| anyhow!(reason))?;
         let (service, port) = Service::start(&run, Ledger::open(&folder.join("ledger"))?)?;
-        fs::write(folder.join("onlyonce.toml"), settings::file())?;
+        fs::write(folder.join("onlyonce.toml"), settings::file(port))?;
         let behind = Behind { database: server.port(), service: port };
         let nodes = (1..=NODES).map(|number| Node::new(&run, number, program, folder, behind));
         let nodes = nodes.collect::<Result<Vec<_>>>()?;
@@ -206,14 +207,16 @@ impl World {
         audit::compare(&self.server, run, &ends);
         let charges = self.service.ledger.charges();
         let expired = audit::expired(&self.server)?;
+        let ruled = audit::ruled(&self.server, run)?;
         let mut told = String::new();
         for (subject, end) in &ends {
             let charges = charges.get(&subject.number).copied().unwrap_or(0);
             let kind = subject.kind.name();
             run.tally().end(kind, end.name());
             run.tally().effects(kind, charges as u64);
-            let expired = expired.get(&subject.key).map_or(&[][..], Vec::as_slice);
-            let history = subject.history(run, expired);
+            let expired = expired.get(&subject.key).into_iter().flatten().map(|at| (*at, What::Expired));
+            let ruled = ruled.get(&subject.number).into_iter().flatten().cloned();
+            let history = subject.history(run, expired.chain(ruled));
             let broken = judge::judge(&history, charges, *end);
             if !broken.is_empty() {
                 run.wrong(format!("{}/{}: {}", subject.caller, subject.key, broken.join("; ")));

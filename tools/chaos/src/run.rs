@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use onlyonce_testkit::history::{Event, History, What};
+use onlyonce_testkit::history::{Event, History, Said, What};
 use onlyonce_testkit::random::Random;
 
 use crate::kind::Kind;
@@ -32,6 +32,14 @@ pub(crate) struct Subject {
     events: Mutex<Vec<(u64, What)>>,
 }
 
+/// An attempt that the service has seen.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    pub(crate) subject: Arc<Subject>,
+    /// What it answers since the work is done; none where it is not.
+    pub(crate) said: Option<Said>,
+}
+
 pub(crate) struct Run {
     pub(crate) seed: u64,
     started_at: u64,
@@ -39,6 +47,8 @@ pub(crate) struct Run {
     subjects: Mutex<Vec<Arc<Subject>>>,
     by_name: Mutex<HashMap<(String, String), Arc<Subject>>>,
     tokens: Mutex<HashMap<String, u32>>,
+    /// Whose attempts the service has seen, by the handle that it was given.
+    attempts: Mutex<HashMap<String, Seen>>,
     requests: AtomicU32,
     tally: Mutex<Tally>,
     wrongs: Mutex<Vec<String>>,
@@ -53,6 +63,7 @@ impl Run {
             subjects: Mutex::default(),
             by_name: Mutex::default(),
             tokens: Mutex::default(),
+            attempts: Mutex::default(),
             requests: AtomicU32::new(0),
             tally: Mutex::default(),
             wrongs: Mutex::default(),
@@ -146,6 +157,30 @@ impl Run {
         *tokens.entry(handle.to_owned()).or_insert(next)
     }
 
+    /// The service was given this attempt.
+    pub(crate) fn arrived(&self, handle: &str, subject: &Arc<Subject>) {
+        let seen = || Seen { subject: subject.clone(), said: None };
+        locked(&self.attempts).entry(handle.to_owned()).or_insert_with(seen);
+    }
+
+    /// The work of this attempt took effect.
+    pub(crate) fn took_effect(&self, handle: &str, said: &Said) {
+        if let Some(seen) = locked(&self.attempts).get_mut(handle) {
+            seen.said = Some(said.clone());
+        }
+    }
+
+    /// The attempt of this handle, where the service has seen it.
+    pub(crate) fn attempt(&self, handle: &str) -> Option<Seen> {
+        locked(&self.attempts).get(handle).cloned()
+    }
+
+    /// Whose record it is, by its id in hex, which handles begin with.
+    pub(crate) fn of_record(&self, id: &str) -> Vec<Seen> {
+        let attempts = locked(&self.attempts);
+        attempts.iter().filter(|(handle, _)| handle.starts_with(id)).map(|(_, seen)| seen.clone()).collect()
+    }
+
     pub(crate) fn next_request(&self) -> u32 {
         self.requests.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -169,10 +204,14 @@ impl Run {
 }
 
 impl Subject {
-    /// Its history as the checker reads it, with the times at which the database saw it expire.
-    pub(crate) fn history(&self, run: &Run, expired: &[u64]) -> History {
+    /// Its history as the checker reads it, with what only the database saw.
+    pub(crate) fn history(
+        &self,
+        run: &Run,
+        seen_by_database: impl IntoIterator<Item = (u64, What)>,
+    ) -> History {
         let mut events = locked(&self.events).clone();
-        events.extend(expired.iter().map(|at| (*at, What::Expired)));
+        events.extend(seen_by_database);
         // The sort is stable: events of the same time keep their order.
         events.sort_by_key(|(at, _)| *at);
         let since = |at: u64| at.saturating_sub(run.started_at) / 1_000;
@@ -245,7 +284,7 @@ mod tests {
             std::thread::yield_now();
         }
         run.note(&subject, What::HungUp { request: 1 });
-        let events = subject.history(&run, &[between]).events;
+        let events = subject.history(&run, [(between, What::Expired)]).events;
         let events: Vec<_> = events.into_iter().map(|event| event.what).collect();
         assert_eq!(events, [What::Sent { request: 1, body: 1 }, What::Expired, What::HungUp { request: 1 }]);
     }

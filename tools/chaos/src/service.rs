@@ -5,19 +5,20 @@
 use std::io::BufReader;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
 use onlyonce_testkit::history::{Meaning, Said, What};
 use onlyonce_testkit::random::Random;
+use serde_json::json;
 
 use crate::behaviour::Behaviour;
 use crate::call::{Call, Then, send};
 use crate::kind::Kind;
 use crate::ledger::{Arrival, Ledger};
-use crate::run::{Run, Subject};
-use crate::settings::RESPONSE_BYTES_MAX;
+use crate::run::{Run, Seen, Subject};
+use crate::settings::{PROBE, RESPONSE_BYTES_MAX};
 
 /// A client that misuses a key marks its request with this: the service must never see it.
 pub(crate) const MISUSE: &str = "x-misuse";
@@ -25,11 +26,16 @@ pub(crate) const MISUSE: &str = "x-misuse";
 pub(crate) const REQUEST: &str = "x-request";
 /// After how many of a hundred answers the connection is closed without notice.
 const CLOSES_PERCENT: u64 = 4;
+/// Of a hundred questions so many are not answered, or with a status that counts for nothing.
+const PROBE_FAILS_PERCENT: u64 = 20;
+/// Of a hundred questions so many are answered with "unknown".
+const PROBE_UNSURE_PERCENT: u64 = 10;
 
 pub(crate) struct Service {
     run: Arc<Run>,
     pub(crate) ledger: Ledger,
     under_way: AtomicUsize,
+    probes: AtomicU64,
 }
 
 /// An attempt, as its request says.
@@ -37,6 +43,7 @@ struct Work {
     subject: Arc<Subject>,
     request: u32,
     token: u32,
+    handle: String,
     amount: String,
 }
 
@@ -45,7 +52,12 @@ impl Service {
     pub(crate) fn start(run: &Arc<Run>, ledger: Ledger) -> Result<(Arc<Self>, u16)> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("no port is free")?;
         let port = listener.local_addr()?.port();
-        let service = Arc::new(Self { run: run.clone(), ledger, under_way: AtomicUsize::new(0) });
+        let service = Arc::new(Self {
+            run: run.clone(),
+            ledger,
+            under_way: AtomicUsize::new(0),
+            probes: AtomicU64::new(0),
+        });
         let accepting = service.clone();
         thread::spawn(move || {
             for (number, stream) in listener.incoming().enumerate() {
@@ -78,9 +90,13 @@ impl Service {
     }
 
     fn answer(&self, call: &Call, stream: &TcpStream) -> Then {
+        if call.path.starts_with(PROBE) {
+            return self.probe(call, stream);
+        }
         let Some(work) = self.work(call) else { return Then::Close };
         let Work { subject, request, token, .. } = &work;
         let random = self.run.random("call", (subject.number as u64) << 20 | subject.calls() as u64);
+        self.run.arrived(&work.handle, subject);
         self.run.note(subject, What::Began { request: *request, token: *token });
         let behaviour = if self.run.is_faulty() { Behaviour::of(&random) } else { Behaviour::Plain };
         self.run.tally().behaviour(behaviour);
@@ -97,6 +113,41 @@ impl Service {
         self.act(&work, behaviour, &random, stream)
     }
 
+    /// Whether the work of an attempt took effect. While there are faults it sometimes fails, and sometimes cannot say.
+    fn probe(&self, call: &Call, stream: &TcpStream) -> Then {
+        let handle =
+            call.path.split(['?', '&']).find_map(|part| part.strip_prefix("token=")).unwrap_or_default();
+        let random = self.run.random("probe", self.probes.fetch_add(1, Ordering::SeqCst));
+        if self.run.is_faulty() && random.percent(PROBE_FAILS_PERCENT) {
+            return match random.percent(50) {
+                true => Then::Close,
+                false => send(
+                    stream,
+                    &Said { status: 503, body: "{\"verdict\":\"did-not-happen\"}".to_owned() },
+                    None,
+                ),
+            };
+        }
+        let body = match self.run.attempt(handle) {
+            _ if self.run.is_faulty() && random.percent(PROBE_UNSURE_PERCENT) => {
+                json!({ "verdict": "unknown" })
+            }
+            Some(Seen { said: Some(said), .. }) if said.body.len() >= RESPONSE_BYTES_MAX => {
+                json!({ "verdict": "happened" })
+            }
+            Some(Seen { said: Some(said), .. }) => json!({
+                "verdict": "happened",
+                "response": {
+                    "status": said.status,
+                    "headers": { "content-type": "application/json" },
+                    "body": said.body,
+                },
+            }),
+            Some(Seen { said: None, .. }) | None => json!({ "verdict": "did-not-happen" }),
+        };
+        send(stream, &Said { status: 200, body: body.to_string() }, None)
+    }
+
     /// Which attempt of which key this is. A request that should never have reached the service is a broken promise.
     fn work(&self, call: &Call) -> Option<Work> {
         let header = |name| call.header(name);
@@ -111,7 +162,7 @@ impl Service {
                 let token = self.run.token(handle);
                 let amount =
                     call.body.trim_end_matches('}').rsplit(':').next().unwrap_or_default().to_owned();
-                Some(Work { subject, request, token, amount })
+                Some(Work { subject, request, token, handle: handle.to_owned(), amount })
             }
             _ => {
                 let Call { path, headers, body } = call;
@@ -131,6 +182,7 @@ impl Service {
         let charge = self.ledger.book(&work.subject, work.token);
         let done = work.said(201, behaviour, Some(charge));
         self.run.note(&work.subject, What::Executed { token: work.token, said: done.clone() });
+        self.run.took_effect(&work.handle, &done);
         self.ledger.remember(&work.subject, &done);
         thread::sleep(after);
         match (behaviour, told) {

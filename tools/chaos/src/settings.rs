@@ -21,16 +21,23 @@ pub(crate) const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 /// A client that has waited this long has lost its answer: a deadline, `wait_max`, and some patience.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(14);
 
-/// The file that every node reads.
-pub(crate) fn file() -> String {
+/// How long after its deadline an attempt of queryable work may still take effect: a request may be held on its way to the
+/// service, which may then take longer than the deadline.
+pub(crate) const QUERYABLE_HORIZON: Duration = Duration::from_secs(12);
+/// Where the service is asked whether work happened.
+pub(crate) const PROBE: &str = "/probe";
+
+/// The file that every node reads; the service listens on this port.
+pub(crate) fn file(service: u16) -> String {
     let (lease, deadline) = (LEASE.as_secs(), DEADLINE.as_secs());
-    let routes = Kind::ALL.map(Kind::route);
+    let routes = Kind::ALL.map(|kind| kind.route(service));
     format!(
         "stop_after = \"3s\"\n\
          [policy]\nrequired = true\nlease = \"{lease}s\"\ndeadline = \"{deadline}s\"\nhorizon = \"1s\"\n\
          store_timeout = \"1s\"\nwait_max = \"4s\"\nretention = \"24h\"\ndownstream_retention = \"23h\"\n\
          response_bytes_max = \"{}KiB\"\n\
-         [background]\nsweep_every = \"1s\"\nreap_every = \"2s\"\n{}",
+         [background]\nsweep_every = \"1s\"\nreap_every = \"2s\"\nreconcile_first = \"500ms\"\n\
+         reconcile_max = \"4s\"\nreconcile_tries_max = 1000\n{}",
         RESPONSE_BYTES_MAX >> 10,
         routes.concat()
     )

@@ -8,10 +8,12 @@ use crate::behaviour::Behaviour;
 use crate::fault::Fault;
 
 /// What the product must have been driven into in a minute, at least so often; in [`Tally::missing`].
-const DRIVEN_PER_MINUTE: [(&str, u64); 11] = [
+const DRIVEN_PER_MINUTE: [(&str, u64); 13] = [
     ("a lease lapsed", 3),
     ("ran again", 5),
     ("became unknown", 5),
+    ("settled by the probe: happened", 5),
+    ("settled: did not happen", 3),
     ("a lease was renewed", 3),
     ("expired, and reaped", 5),
     ("expired, and used anew", 5),

@@ -15,7 +15,7 @@ use self::play::Play;
 use self::service::{SERVICES, Service};
 use crate::arguments::Arguments;
 
-/// With a name, only that one: fastapi, express or nginx.
+/// With a name, only that one: fastapi, express, nginx or probe.
 pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
     let words = arguments.words(1)?;
     play_all(&chosen(words.first().map(String::as_str))?)

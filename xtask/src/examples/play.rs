@@ -4,6 +4,7 @@
 use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use onlyonce_testkit::gateway::{self, Addresses, Flags};
@@ -14,7 +15,11 @@ use super::service::Running;
 
 const ORDER: &str = r#"{"amount":7450,"currency":"eur"}"#;
 const OTHER_ORDER: &str = r#"{"amount":9900,"currency":"eur"}"#;
+/// The service of `examples/probe` charges this, and does not answer.
+const LOST_ORDER: &str = r#"{"amount":1200,"then":"die"}"#;
 const AT_ONCE: usize = 8;
+const SETTLED_WITHIN: Duration = Duration::from_secs(20);
+const RETRY_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) struct Play<'a> {
     service: &'a Running,
@@ -65,6 +70,10 @@ impl<'a> Play<'a> {
         let passes = is_fresh(&unkeyed) && unkeyed.body != first.body;
         self.judge("without a key the request passes, and charges again", passes)?;
 
+        if self.service.has_probe() {
+            self.lose_an_answer()?;
+        }
+
         self = self.kill_and_restart()?;
         let later = self.pay(key, ORDER)?;
         self.judge(
@@ -72,6 +81,24 @@ impl<'a> Play<'a> {
             is_replay(&later, &first),
         )?;
         Ok(self.broken)
+    }
+
+    /// The service dies after it has charged. The probe finds out, and the retry gets the answer.
+    fn lose_an_answer(&mut self) -> Result<()> {
+        let key = Some("d1e2f3a4-lost");
+        let lost = self.pay(key, LOST_ORDER)?;
+        self.charges += 1;
+        self.judge("a service that dies after charging leaves the outcome unknown", lost.status == 502)?;
+        let began = Instant::now();
+        let found = loop {
+            let retry = self.pay(key, LOST_ORDER)?;
+            if retry.status != 409 || began.elapsed() > SETTLED_WITHIN {
+                break retry;
+            }
+            std::thread::sleep(RETRY_EVERY);
+        };
+        let is_answer = found.status == 201 && is_marked(&found) && !found.body.is_empty();
+        self.judge("the probe knows, and the retry gets the answer of the charge", is_answer)
     }
 
     fn pay(&self, key: Option<&str>, body: &str) -> Result<Answer> {

@@ -30,12 +30,15 @@ enum Kind {
     Python,
     Node,
     Nginx,
+    /// Python without anything installed; it can be asked whether a payment happened.
+    Probe,
 }
 
-pub(super) const SERVICES: [Service; 3] = [
+pub(super) const SERVICES: [Service; 4] = [
     Service { name: "fastapi", kind: Kind::Python },
     Service { name: "express", kind: Kind::Node },
     Service { name: "nginx", kind: Kind::Nginx },
+    Service { name: "probe", kind: Kind::Probe },
 ];
 
 /// A service that listens.
@@ -53,6 +56,7 @@ impl Service {
             Kind::Python => prepare_python(folder),
             Kind::Node => prepare_node(folder),
             Kind::Nginx => with_apt("nginx", &["nginx"], || succeeds("nginx", &["-v"])),
+            Kind::Probe => with_apt("python3", &["python3"], || succeeds("python3", &["--version"])),
         }
     }
 
@@ -62,6 +66,7 @@ impl Service {
             Kind::Python => python(folder, address),
             Kind::Node => node(address),
             Kind::Nginx => nginx(folder, address)?,
+            Kind::Probe => probe(folder, address)?,
         };
         let log = File::create(folder.join("service.log"))?;
         command.current_dir(folder).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -74,6 +79,14 @@ impl Service {
 }
 
 impl Running {
+    /// Whether it can be asked what became of a payment.
+    pub(super) fn has_probe(&self) -> bool {
+        match self.kind {
+            Kind::Probe => true,
+            Kind::Python | Kind::Node | Kind::Nginx => false,
+        }
+    }
+
     /// How often it has charged, once that is `expected` or has had the time to become so.
     pub(super) fn charges(&self, expected: usize) -> Result<usize> {
         let asked = Instant::now();
@@ -91,7 +104,7 @@ impl Running {
         let answer = http::get(&self.address.to_string(), "/charges")?;
         let text = String::from_utf8_lossy(&answer.body);
         let count = match self.kind {
-            Kind::Python | Kind::Node => counted(&text),
+            Kind::Python | Kind::Node | Kind::Probe => counted(&text),
             Kind::Nginx => Some(text.lines().count()),
         };
         count
@@ -172,6 +185,16 @@ fn node(address: SocketAddr) -> Command {
     let mut command = child_command(Path::new("node"), End::Terminate);
     command.arg("service.js").env("PORT", address.port().to_string());
     command
+}
+
+/// Its settings name its port too, for the probe.
+fn probe(folder: &Path, address: SocketAddr) -> Result<Command> {
+    let path = folder.join("onlyonce.toml");
+    let text = std::fs::read_to_string(&path)?;
+    std::fs::write(&path, text.replace(&format!("127.0.0.1:{PORT}"), &address.to_string()))?;
+    let mut command = child_command(Path::new("python3"), End::Terminate);
+    command.arg("service.py").env("PORT", address.port().to_string()).env("DATABASE", ":memory:");
+    Ok(command)
 }
 
 /// nginx cannot be told its port, so it is given a copy of its file with the other one.

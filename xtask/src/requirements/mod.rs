@@ -25,8 +25,7 @@ pub(crate) const LIST: &str = "xtask/requirements.txt";
 pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
     arguments.words(0)?;
     let files = files::files()?;
-    let list = files.iter().find(|file| file.path == LIST).with_context(|| format!("{LIST} is missing"))?;
-    let page = page(&list.text, &proofs(&files));
+    let page = expected(&files).with_context(|| format!("{LIST} is missing"))?;
     let path = repository::root().join(PAGE);
     std::fs::create_dir_all(path.parent().expect("the page lies in a folder"))?;
     std::fs::write(&path, &page).with_context(|| format!("cannot write {PAGE}"))?;

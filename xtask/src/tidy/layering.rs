@@ -29,6 +29,7 @@ const STORE: &[&str] = &[
 
 /// The layer speaks tower; axum is one of its users, behind a feature.
 const LAYER: &[&str] = &[
+    "async-trait",
     "axum",
     "bytes",
     "futures-util",

@@ -1,16 +1,22 @@
 //! What becomes of a statement about a record: by a probe, a webhook, an operator.
 //!
 //! 1. A statement is about an attempt ([`About`]). One about an earlier use of the key counts for nothing; of one about an
-//!    earlier attempt only "happened" does.
-//! 2. "Happened" settles a record whatever the time. "Did not happen" is believed once the attempt can no longer act
-//!    (its deadline and the horizon are over), or where it is final and no earlier attempt was lost.
-//! 3. While the attempt runs, a webhook's statement is kept as evidence: the strongest, not the last.
+//!    earlier attempt only success does: the work is done, whichever attempt did it.
+//! 2. "Happened" settles a record whatever the time. "Did not happen" is believed once no attempt can act any more (the
+//!    last one's deadline and the horizon are over), or where it is final. Where an earlier attempt was lost, a word about
+//!    one attempt is not a word about the work: then neither a final word nor a webhook's that names a token frees it.
+//! 3. While the attempt runs, a webhook's statement is kept as evidence: the strongest, not the last. Once the attempt is
+//!    lost, evidence that it happened comes before anything said later, and before a person who insists.
 //! 4. A settled record is not changed. A statement that says otherwise is kept as a contradiction. The one exception is
 //!    "happened" about a record that may be tried again: the work is done, and trying again would do it twice.
-//! 5. A person may insist, against a live lease and against the hour, and against nothing else.
+//! 5. A person may insist, against a live lease and against the hour, and against nothing else. Insisting that it happened
+//!    or did not supersedes the attempt; insisting that nobody knows only ends its lease, and its late truth still counts.
+//! 6. Of a handler made of phases a webhook's word is about the call under way. Between two calls it is about one whose
+//!    result is on record, and changes nothing.
 //!
 //! ```text
 //!             happened              did not happen        unknown
+//!  pending    completed, where an earlier attempt did it
 //!  running    evidence, or refused  the same              the same
 //!  unknown    completed             retryable, in time    asked again
 //!  retryable  completed             already               already
@@ -20,7 +26,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{did_not_happen, happened, has_expired, has_lapsed, lapse_reason, lose};
+use super::{
+    did_not_happen, happened, has_expired, has_happened_evidence, has_lapsed, lapse_reason, lose, noting,
+};
 use crate::history::{Entry, Said, What};
 use crate::record::{Asking, Draft, Evidence, Record, Response, Seen, Source, State, Token, Verdict};
 use crate::time::{Timestamp, When};
@@ -102,9 +110,11 @@ pub enum Ruled {
     Settles(Box<Draft>),
     /// Write this: the attempt runs, and the statement is kept as evidence.
     Keeps(Box<Draft>),
-    /// Write this: the record stays unknown. "Did not happen" is believed from the given moment on.
+    /// Write this: the statement settles nothing. The record stays unknown, or is what became of an attempt that was just
+    /// found lost. "Did not happen" is believed from the given moment on.
     Notes(Box<Draft>, Option<Timestamp>),
-    /// Write this: the record is settled and says otherwise. Only its history changes.
+    /// Write this: the record is settled and says otherwise. Only its history changes; unless its attempt was just found
+    /// lost and is known to have happened: then it is completed too.
     Contradicts(Box<Draft>),
     /// The statement is not about the last attempt. Write this, where there is something to keep.
     Ignores(Ignored, Option<Box<Draft>>),
@@ -127,7 +137,7 @@ pub enum Ruled {
 pub enum Ignored {
     /// It is about an earlier attempt.
     EarlierAttempt,
-    /// It is about an attempt that this use of the key never had.
+    /// It is about an attempt that this use of the key never had, or about work of which none has begun.
     EarlierUse,
 }
 
@@ -145,17 +155,51 @@ pub fn verdict(seen: &Seen, ruling: &Ruling) -> Ruled {
         About::Attempt(_) => return Ruled::Ignores(Ignored::EarlierUse, None),
         About::Work => {}
     }
-    match (&record.state, ruling.force) {
-        (State::Pending { .. }, _) => Ruled::Settled,
-        (State::Completed { response, .. }, _) => about_completed(seen, ruling, response.as_deref()),
-        (State::Retryable { .. }, _) => about_retryable(seen, ruling),
-        (State::Running { .. }, Force::Yes) => rule(&superseded(seen, ruling), ruling),
-        (State::Running { .. }, Force::No) if has_lapsed(record, now) => rule(seen, ruling),
-        (State::Running { .. }, Force::No) => match ruling.statement.by {
+    if is_about_nothing_open(record, ruling) {
+        return Ruled::Already;
+    }
+    match &record.state {
+        State::Pending { .. } => about_pending(seen, ruling),
+        State::Running { .. } => about_running(seen, ruling),
+        State::Completed { response, .. } => about_completed(seen, ruling, response.as_deref()),
+        State::Retryable { .. } => about_retryable(seen, ruling),
+        State::Unknown { .. } => rule(seen, ruling),
+    }
+}
+
+/// Accepted work: no attempt runs, and an earlier one may have done it.
+fn about_pending(seen: &Seen, ruling: &Ruling) -> Ruled {
+    let has_begun = !seen.record.history.tokens.is_empty();
+    match (ruling.statement.by, &ruling.verdict) {
+        (Source::Webhook, _) if !has_begun => Ruled::Ignores(Ignored::EarlierUse, None),
+        (Source::Webhook, Verdict::Happened(response)) => {
+            Ruled::Settles(happened(&told(seen, ruling), response.clone(), Source::Webhook))
+        }
+        (Source::Webhook, Verdict::DidNotHappen { .. } | Verdict::StillUnknown) => Ruled::Already,
+        (Source::Operator | Source::Probe | Source::Attempt | Source::Sweeper, _) => Ruled::Settled,
+    }
+}
+
+fn about_running(seen: &Seen, ruling: &Ruling) -> Ruled {
+    let record = &*seen.record;
+    if ruling.force == Force::No && !has_lapsed(record, seen.now) {
+        return match ruling.statement.by {
             Source::Webhook => Ruled::Keeps(with_evidence(seen, ruling)),
             Source::Operator | Source::Probe | Source::Attempt | Source::Sweeper => Ruled::StillRunning,
-        },
-        (State::Unknown { .. }, _) => rule(seen, ruling),
+        };
+    }
+    match (&ruling.verdict, ruling.force) {
+        // What is known to have happened counts first, also where the sweeper has not come yet.
+        (Verdict::DidNotHappen { .. } | Verdict::StillUnknown, _) if has_happened_evidence(record) => {
+            let draft = lose(seen, lapse_reason(record, seen.now), Source::Sweeper);
+            let swept = Seen { record: Arc::new(draft.stamp(seen.now)), ..seen.clone() };
+            verdict(&swept, ruling)
+        }
+        (Verdict::Happened(_) | Verdict::DidNotHappen { .. }, Force::Yes) => {
+            rule(&superseded(seen, ruling), ruling)
+        }
+        // Its token stays: the attempt may bring the truth, and the probe is asked about no other.
+        (Verdict::StillUnknown, Force::Yes) | (_, Force::No) => rule(seen, ruling),
     }
 }
 
@@ -170,20 +214,39 @@ fn rule(seen: &Seen, ruling: &Ruling) -> Ruled {
         Verdict::DidNotHappen { never_will } => {
             // A final word is about one token: another attempt, lost before, may still act.
             let is_final = *never_will && !record.relies_on_memory;
-            if is_final || ruling.force == Force::Yes || now >= believed_at {
+            let is_believed = is_final || (now >= believed_at && !leaves_out_the_lost(record, ruling));
+            if is_believed || ruling.force == Force::Yes {
                 return Ruled::Settles(did_not_happen(&told(seen, ruling), ruling.statement.by));
             }
             match ruling.statement.by {
                 Source::Operator => Ruled::TooEarly(believed_at),
-                Source::Probe | Source::Webhook | Source::Attempt | Source::Sweeper => {
-                    let mut draft = in_doubt(&told(seen, ruling));
-                    put_off(&mut draft, ruling.probe.map(|_| When::At(believed_at)));
-                    Ruled::Notes(draft, Some(believed_at))
-                }
+                Source::Probe | Source::Webhook | Source::Attempt | Source::Sweeper => Ruled::Notes(
+                    not_believed(seen, ruling, believed_at),
+                    (now < believed_at).then_some(believed_at),
+                ),
             }
         }
         Verdict::StillUnknown => still_unknown(seen, ruling),
     }
+}
+
+/// Whether a webhook speaks of one attempt where an earlier one was lost and may have done the work. A probe and a person are
+/// asked about the work.
+fn leaves_out_the_lost(record: &Record, ruling: &Ruling) -> bool {
+    let names_attempt = matches!(ruling.about, About::Attempt(_));
+    record.relies_on_memory && names_attempt && ruling.statement.by == Source::Webhook
+}
+
+/// "Did not happen" is kept in the history, and the probe is asked once it would be believed.
+fn not_believed(seen: &Seen, ruling: &Ruling, believed_at: Timestamp) -> Box<Draft> {
+    let mut draft = in_doubt(&told(seen, ruling));
+    put_off(&mut draft, ruling.probe.map(|_| When::At(believed_at)));
+    if let State::Unknown { asking, .. } = &mut draft.state
+        && ruling.statement.by == Source::Probe
+    {
+        asking.failures = 0;
+    }
+    draft
 }
 
 fn still_unknown(seen: &Seen, ruling: &Ruling) -> Ruled {
@@ -216,7 +279,8 @@ fn still_unknown(seen: &Seen, ruling: &Ruling) -> Ruled {
 fn about_completed(seen: &Seen, ruling: &Ruling, stored: Option<&Response>) -> Ruled {
     let agrees = match &ruling.verdict {
         Verdict::Happened(said) => succeeded(said.as_deref()) == succeeded(stored),
-        Verdict::DidNotHappen { .. } => false,
+        // What was answered with a failure did not do the work.
+        Verdict::DidNotHappen { .. } => !succeeded(stored),
         Verdict::StillUnknown => true,
     };
     match ruling.statement.by {
@@ -232,7 +296,9 @@ fn about_retryable(seen: &Seen, ruling: &Ruling) -> Ruled {
         (Source::Webhook, Verdict::Happened(response)) => {
             Ruled::Settles(happened(&told(seen, ruling), response.clone(), Source::Webhook))
         }
-        (Source::Operator, Verdict::Happened(response)) if names_attempt => {
+        (Source::Operator, Verdict::Happened(response))
+            if names_attempt && !is_between_calls(&seen.record) =>
+        {
             Ruled::Settles(happened(&told(seen, ruling), response.clone(), Source::Operator))
         }
         (Source::Webhook, Verdict::DidNotHappen { .. } | Verdict::StillUnknown) => Ruled::Already,
@@ -240,29 +306,48 @@ fn about_retryable(seen: &Seen, ruling: &Ruling) -> Ruled {
     }
 }
 
-/// The work is done, whichever attempt did it. Anything else about an earlier attempt says nothing about the last one.
+/// The work is done, whichever attempt did it. Anything else about an earlier attempt, also that it was declined, says
+/// nothing about the last one.
 fn about_earlier(seen: &Seen, ruling: &Ruling) -> Ruled {
+    let record = &*seen.record;
     let Source::Webhook = ruling.statement.by else {
         return Ruled::Ignores(Ignored::EarlierAttempt, None);
     };
-    match (&seen.record.state, &ruling.verdict) {
-        (State::Unknown { .. } | State::Retryable { .. }, Verdict::Happened(response)) => {
+    let Verdict::Happened(response) = &ruling.verdict else { return ignored(seen, ruling) };
+    // An attempt before the recovery point was about another call.
+    if !succeeded(response.as_deref()) || record.progress.recovery_point.is_some() {
+        return ignored(seen, ruling);
+    }
+    match &record.state {
+        State::Running { .. } if !has_lapsed(record, seen.now) => Ruled::Keeps(with_evidence(seen, ruling)),
+        State::Running { .. } | State::Pending { .. } | State::Retryable { .. } | State::Unknown { .. } => {
             Ruled::Settles(happened(&told(seen, ruling), response.clone(), Source::Webhook))
         }
-        (State::Running { .. }, Verdict::Happened(_)) => Ruled::Keeps(with_evidence(seen, ruling)),
-        (
-            State::Pending { .. }
-            | State::Running { .. }
-            | State::Completed { .. }
-            | State::Retryable { .. }
-            | State::Unknown { .. },
-            _,
-        ) => {
-            let mut draft = noted(seen);
-            draft.history.push(Entry { said: Some(Said::Ignored), ..entry(seen, ruling) });
-            Ruled::Ignores(Ignored::EarlierAttempt, Some(draft))
+        // Its client was told of a failure; or a later attempt ran because the earlier one was taken not to have run.
+        State::Completed { response: stored, .. }
+            if !record.relies_on_memory || !succeeded(stored.as_deref()) =>
+        {
+            Ruled::Contradicts(contradicted(seen, ruling))
         }
+        State::Completed { .. } => ignored(seen, ruling),
     }
+}
+
+fn ignored(seen: &Seen, ruling: &Ruling) -> Ruled {
+    let mut draft = noted(seen);
+    draft.history.push(Entry { said: Some(Said::Ignored), contradicts: false, ..entry(seen, ruling) });
+    Ruled::Ignores(Ignored::EarlierAttempt, Some(draft))
+}
+
+/// A handler made of phases whose last call has its result on record.
+fn is_between_calls(record: &Record) -> bool {
+    record.progress.recovery_point.is_some() && record.progress.calling.is_none()
+}
+
+/// Whether a webhook speaks of a call whose result is on record, while the rest of the work is open.
+fn is_about_nothing_open(record: &Record, ruling: &Ruling) -> bool {
+    let is_open = !matches!(record.state, State::Completed { .. });
+    is_open && is_between_calls(record) && ruling.statement.by == Source::Webhook
 }
 
 /// From when on "did not happen" is believed: the attempt's deadline and the horizon are over.
@@ -281,22 +366,19 @@ fn superseded(seen: &Seen, ruling: &Ruling) -> Seen {
     let attempt = record.attempt;
     record.history.push_token(record.token);
     record.token = ruling.token;
-    record.evidence = None;
-    record.history.push(Entry::new(seen.now, attempt, What::Superseded, Source::Operator));
+    let overruled = Entry::new(seen.now, attempt, What::Superseded, Source::Operator);
+    record.history.push(Entry { who: ruling.statement.who.clone(), ..overruled });
     Seen { record: Arc::new(record), ..seen.clone() }
 }
 
 /// The record with the statement in its history: what is made of it next comes after it.
 fn told(seen: &Seen, ruling: &Ruling) -> Seen {
-    let mut record = Record::clone(&seen.record);
-    if ruling.force == Force::Yes {
-        record.history.push(Entry {
-            who: ruling.statement.who.clone(),
-            ..Entry::new(seen.now, record.attempt, What::Forced, ruling.statement.by)
-        });
+    let statement = entry(seen, ruling);
+    if ruling.force == Force::No {
+        return noting(seen, statement);
     }
-    record.history.push(entry(seen, ruling));
-    Seen { record: Arc::new(record), ..seen.clone() }
+    let forced = Entry::new(seen.now, seen.record.attempt, What::Forced, ruling.statement.by);
+    noting(&noting(seen, Entry { who: ruling.statement.who.clone(), ..forced }), statement)
 }
 
 fn entry(seen: &Seen, ruling: &Ruling) -> Entry {
@@ -307,7 +389,15 @@ fn entry(seen: &Seen, ruling: &Ruling) -> Entry {
         Source::Operator | Source::Attempt | Source::Sweeper => What::Verdict,
     };
     let said = Some(Said::from(&ruling.verdict));
-    Entry { said, who, source, detail, ..Entry::new(seen.now, seen.record.attempt, what, by) }
+    let contradicts = says_freed_attempt_happened(&seen.record, ruling);
+    Entry { said, contradicts, who, source, detail, ..Entry::new(seen.now, seen.record.attempt, what, by) }
+}
+
+/// Whether an earlier attempt is said to have happened that was taken not to have run, and not only lost.
+fn says_freed_attempt_happened(record: &Record, ruling: &Ruling) -> bool {
+    let is_earlier = matches!(ruling.about, About::Attempt(token) if token != record.token);
+    let Verdict::Happened(said) = &ruling.verdict else { return false };
+    is_earlier && !record.relies_on_memory && succeeded(said.as_deref())
 }
 
 fn contradicted(seen: &Seen, ruling: &Ruling) -> Box<Draft> {
@@ -331,8 +421,9 @@ fn with_evidence(seen: &Seen, ruling: &Ruling) -> Box<Draft> {
     let record = &*seen.record;
     let mut draft = record.draft();
     let kept = record.evidence.as_deref();
-    let contradicts = kept.is_some_and(|kept| !agree(&kept.verdict, &ruling.verdict));
-    draft.history.push(Entry { contradicts, ..entry(seen, ruling) });
+    let mut entry = entry(seen, ruling);
+    entry.contradicts |= kept.is_some_and(|kept| !agree(&kept.verdict, &ruling.verdict));
+    draft.history.push(entry);
     if kept.is_none_or(|kept| strength(&ruling.verdict) > strength(&kept.verdict)) {
         draft.evidence = Some(Box::new(Evidence {
             verdict: ruling.verdict.clone(),
@@ -382,6 +473,21 @@ fn put_off(draft: &mut Draft, until: Option<When>) {
     if let State::Unknown { ask_at, .. } = &mut draft.state {
         *ask_at = until;
     }
+}
+
+/// A webhook that says nothing about the outcome, kept in the history of an unknown record: a person may want to know. None
+/// where nothing is to be kept.
+pub fn note(seen: &Seen, about: About, statement: &Statement) -> Option<Box<Draft>> {
+    let record = &*seen.record;
+    let is_about = match about {
+        About::Attempt(token) => token == record.token || record.history.tokens.contains(&token),
+        About::Work => true,
+    };
+    let mut draft = still_asked(seen).filter(|_| is_about)?;
+    let Statement { by, who, source, detail } = statement.clone();
+    let entry = Entry::new(seen.now, record.attempt, What::Webhook, by);
+    draft.history.push(Entry { said: Some(Said::Ignored), who, source, detail, ..entry });
+    Some(draft)
 }
 
 /// The reconciler is about to ask about this record: until `claimed_for` is over no other node does. None where it is not

@@ -72,7 +72,8 @@ pub fn time_line(record: &Record) -> Vec<Entry> {
         entries.push(Entry::new(record.began_at, record.attempt, What::Attempt, Source::Attempt));
     }
     entries.extend(completed(record));
-    entries.sort_by_key(|entry| entry.at);
+    // In one microsecond an attempt begins before anything else happens to it.
+    entries.sort_by_key(|entry| (entry.at, entry.attempt, entry.what != What::Attempt));
     entries
 }
 
@@ -80,7 +81,9 @@ pub fn time_line(record: &Record) -> Vec<Entry> {
 pub(super) fn completed(record: &Record) -> Option<Entry> {
     let State::Completed { by, .. } = &record.state else { return None };
     let is_told = record.history.entries.iter().any(|entry| entry.what == What::Completed);
-    (!is_told).then(|| Entry::new(record.written_at, record.attempt, What::Completed, *by))
+    // Its entry was among those that were left out.
+    let was_told = record.history.left_out > 0;
+    (!is_told && !was_told).then(|| Entry::new(record.written_at, record.attempt, What::Completed, *by))
 }
 
 /// One sentence, or two, on how a record stands. `moment` puts a moment into words.

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::{
-    self, Admission, Backoff, Decision, Finish, Force, Renewal, Request, Ruled, Ruling,
+    self, About, Admission, Backoff, Decision, Finish, Force, Forget, Renewal, Request, Ruled, Ruling,
+    Statement,
 };
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::{OnExpired, Policy};
@@ -189,30 +190,56 @@ impl Stage {
 
     fn forget(&mut self, force: Force) -> String {
         let token = self.mint();
-        let draft = self.seen().and_then(|seen| machine::forget(&seen, token, force));
-        if draft.is_some() {
-            self.swap_or(draft, "");
-            return "forgotten".into();
+        let Some(seen) = self.seen() else { return "nothing there".into() };
+        match machine::forget(&seen, token, force) {
+            Forget::Write(draft) => {
+                self.swap(draft);
+                "forgotten".into()
+            }
+            Forget::StillRunning => "still running".into(),
+            Forget::Unknown => "outcome unknown".into(),
+            Forget::Absent => "nothing there".into(),
         }
-        "still running".into()
     }
 
+    /// A statement; `about A` names the attempt of client A, without it the work is meant.
     fn rule(&mut self, says: &str, by: Source, force: Force) -> String {
+        let (says, about) = match says.split_once(" about ") {
+            Some((says, whom)) => (says, About::Attempt(self.tokens[whom])),
+            None => (says, About::Work),
+        };
         let verdict = match says {
             "says happened 201" => Verdict::Happened(Some(answer(201))),
+            "says declined" => Verdict::Happened(Some(answer(402))),
             "says happened" => Verdict::Happened(None),
             "says did not happen" => Verdict::DidNotHappen { never_will: false },
             "says never will" => Verdict::DidNotHappen { never_will: true },
             "cannot say" => Verdict::StillUnknown,
             other => panic!("nobody {other:?}"),
         };
-        let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(300), tries_max: 2 };
-        let ruling = Ruling { verdict, by, force, token: self.mint(), backoff };
+        let probe = Backoff {
+            first: Duration::from_secs(1),
+            max: Duration::from_secs(300),
+            tries_max: 2,
+            jitter_permille: 1000,
+        };
+        let statement = Statement::by(by);
+        let ruling = Ruling { verdict, about, statement, force, token: self.mint(), probe: Some(probe) };
         match machine::verdict(&self.seen().expect("a verdict is about a record"), &ruling) {
-            Ruled::Write(draft) => self.swap(draft),
+            Ruled::Settles(draft) => self.swap(draft),
+            Ruled::Keeps(draft) => format!("evidence, {}", self.swap(draft)),
+            Ruled::Notes(draft, _) => format!("noted, {}", self.swap(draft)),
+            Ruled::Contradicts(draft) => format!("contradiction, {}", self.swap(draft)),
+            Ruled::Ignores(_, draft) => {
+                draft.map(|draft| self.swap(draft));
+                "ignored".into()
+            }
+            Ruled::Already => "already".into(),
             Ruled::StillRunning => "still running".into(),
             Ruled::TooEarly(at) => format!("too early, from {}", at.as_secs_ceil()),
             Ruled::Settled => "settled".into(),
+            Ruled::NothingToAsk => "nothing to ask".into(),
+            Ruled::Absent => "nothing there".into(),
         }
     }
 }
@@ -577,7 +604,7 @@ fn evidence_that_came_while_the_attempt_ran_settles_what_becomes_unknown() {
         Effects::Opaque,
         "
         t=0    A begins                   -> attempt 1
-        t=9    webhook says happened 201  -> attempt 1
+        t=9    webhook says happened 201  -> evidence, attempt 1
         t=20   A renews                   -> attempt 1
         t=50   sweeper sweeps             -> completed 201
         t=51   A completes 201            -> already
@@ -592,7 +619,7 @@ fn evidence_that_nothing_had_happened_yet_is_not_believed_later() {
         Effects::Opaque,
         "
         t=0    A begins                     -> attempt 1
-        t=9    webhook says did not happen  -> attempt 1
+        t=9    webhook says did not happen  -> evidence, attempt 1
         t=600  sweeper sweeps               -> unknown
         ",
     );
@@ -600,7 +627,7 @@ fn evidence_that_nothing_had_happened_yet_is_not_believed_later() {
         Effects::Opaque,
         "
         t=0    A begins                     -> attempt 1
-        t=9    webhook says never will      -> attempt 1
+        t=9    webhook says never will      -> evidence, attempt 1
         t=600  sweeper sweeps               -> retryable
         ",
     );
@@ -614,7 +641,7 @@ fn evidence_about_one_phase_does_not_settle_the_next() {
         "
         t=0    A begins                   -> attempt 1
         t=1    A calls charge             -> attempt 1
-        t=2    webhook says happened 201  -> attempt 1
+        t=2    webhook says happened 201  -> evidence, attempt 1
         t=3    A commits charge           -> attempt 1 after charge
         t=60   sweeper sweeps             -> unknown after charge
         ",
@@ -630,7 +657,7 @@ fn did_not_happen_is_believed_only_after_the_deadline_and_the_horizon() {
         t=0    A begins                      -> attempt 1
         t=10   operator says did not happen  -> still running
         t=30   sweeper sweeps                -> unknown
-        t=31   probe says did not happen     -> unknown
+        t=31   probe says did not happen     -> noted, unknown
         t=32   operator says did not happen  -> too early, from 330
         t=330  probe says did not happen     -> retryable
         t=331  B begins                      -> attempt 2
@@ -646,8 +673,8 @@ fn a_dead_letter_still_takes_a_verdict() {
         "
         t=0    A begins                     -> attempt 1
         t=5    A does not know              -> unknown
-        t=6    probe cannot say             -> unknown
-        t=8    probe cannot say             -> dead letter
+        t=6    probe cannot say             -> noted, unknown
+        t=8    probe cannot say             -> noted, dead letter
         t=9    B begins                     -> refuse outcome unknown
         t=9999 reaper reaps                 -> kept
         t=9999 operator says happened       -> completed bare
@@ -666,6 +693,155 @@ fn a_forced_verdict_supersedes_the_attempt_that_runs() {
         t=1    operator says did not happen by force  -> retryable
         t=2    A completes 201                        -> superseded
         t=3    B begins                               -> attempt 2
+        ",
+    );
+}
+
+/// U05: insisting that nobody knows ends the lease, and not the attempt.
+#[test]
+fn a_forced_unknown_leaves_the_attempt_its_late_truth() {
+    check(
+        Effects::Queryable,
+        "
+        t=0    A begins                     -> attempt 1
+        t=1    operator cannot say by force -> noted, unknown
+        t=2    A renews                     -> lost
+        t=3    A completes 201              -> completed 201
+        ",
+    );
+}
+
+/// U05, U09: a webhook about an attempt that a person had overruled.
+#[test]
+fn a_forced_verdict_that_was_wrong_is_put_right_while_nothing_has_begun() {
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                               -> attempt 1
+        t=1    operator says did not happen by force  -> retryable
+        t=2    webhook says happened 201 about A      -> completed 201
+        t=3    B begins                               -> replay 201
+        ",
+    );
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                               -> attempt 1
+        t=1    operator says did not happen by force  -> retryable
+        t=2    B begins                               -> attempt 2
+        t=3    B completes 201                        -> completed 201
+        t=4    webhook says happened 201 about A      -> contradiction, completed 201
+        ",
+    );
+}
+
+/// U04, U05: known to be done is not run again, also where downstream would deduplicate it.
+#[test]
+fn a_rerun_is_spared_where_the_lost_attempt_is_known_to_have_happened() {
+    check_with(
+        keyed(1_000, 10_000),
+        "
+        t=0    A begins                           -> attempt 1
+        t=5    webhook says happened 201 about A  -> evidence, attempt 1
+        t=40   B begins                           -> replay 201
+        ",
+    );
+    check_with(
+        keyed(1_000, 10_000),
+        "
+        t=0    A begins                           -> attempt 1
+        t=40   B begins                           -> attempt 2
+        t=41   webhook says happened 201 about A  -> evidence, attempt 2
+        t=42   B did not run                      -> completed 201
+        ",
+    );
+    check_with(
+        keyed(1_000, 10_000),
+        "
+        t=0    A begins                           -> attempt 1
+        t=40   sweeper sweeps                     -> retryable
+        t=41   B asks to be accepted              -> pending
+        t=42   webhook says happened 201 about A  -> completed 201
+        t=43   worker claims for C                -> nothing to claim
+        ",
+    );
+}
+
+/// U04, U06: "it never will" is about one token, and an attempt that was lost before has another.
+#[test]
+fn a_final_word_about_a_rerun_does_not_clear_the_attempt_before_it() {
+    check_with(
+        keyed(1_000, 400),
+        "
+        t=0    A begins                              -> attempt 1
+        t=40   B begins                              -> attempt 2
+        t=75   C begins                              -> refuse outcome unknown
+        t=76   webhook says never will about B       -> noted, unknown
+        t=77   operator says never will              -> too early, from 370
+        t=371  webhook says did not happen about B   -> noted, unknown
+        t=372  probe says did not happen             -> retryable
+        ",
+    );
+}
+
+/// U06: what is said of one attempt frees no other.
+#[test]
+fn a_word_about_an_earlier_attempt_does_not_free_the_last() {
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                         -> attempt 1
+        t=1    A did not run                    -> retryable
+        t=2    B begins                         -> attempt 2
+        t=3    B does not know                  -> unknown
+        t=4    webhook says never will about A  -> ignored
+        t=5    webhook says declined about A    -> ignored
+        t=6    webhook says declined about B    -> completed 402
+        ",
+    );
+}
+
+/// U06: a captured webhook does not settle the next use of the key.
+#[test]
+fn a_word_about_an_earlier_use_of_the_key_counts_for_nothing() {
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                           -> attempt 1
+        t=1    A completes 201                    -> completed 201
+        t=1001 webhook says happened 201 about A  -> nothing there
+        t=1002 B begins                           -> attempt 1
+        t=1003 B does not know                    -> unknown
+        t=1004 webhook says happened 201 about A  -> ignored
+        t=1005 webhook says never will about A    -> ignored
+        t=1006 C begins                           -> refuse outcome unknown
+        ",
+    );
+}
+
+/// U05, U07, U09: events come in any order and more than once; the first that settles it counts.
+#[test]
+fn webhooks_in_any_order_settle_a_record_once() {
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                              -> attempt 1
+        t=1    webhook says happened 201 about A     -> evidence, attempt 1
+        t=2    webhook says did not happen about A   -> evidence, attempt 1
+        t=3    webhook says declined about A         -> evidence, attempt 1
+        t=40   webhook says never will about A       -> contradiction, completed 201
+        t=41   webhook says happened 201 about A     -> already
+        t=42   webhook says declined about A         -> contradiction, completed 201
+        t=43   B begins                              -> replay 201
+        ",
+    );
+    check(
+        Effects::Opaque,
+        "
+        t=0    A begins                              -> attempt 1
+        t=1    A did not run                         -> retryable
+        t=2    webhook says happened 201 about A     -> completed 201
+        t=3    operator says did not happen by force -> settled
         ",
     );
 }
@@ -723,8 +899,10 @@ fn what_is_forgotten_may_be_used_anew_and_its_attempt_is_fenced() {
         t=4    B begins with another body  -> attempt 1
         t=5    A completes 201             -> superseded
         t=40   sweeper sweeps              -> unknown
-        t=41   operator forgets            -> forgotten
+        t=41   operator forgets            -> outcome unknown
+        t=41   operator forgets by force   -> forgotten
         t=41   reaper reaps                -> deleted
+        t=41   operator forgets by force   -> nothing there
         ",
     );
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onlyonce_core::fingerprint::Fingerprint;
+use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Draft, Effects, Evidence, Progress, Reason, Record, Response, Revision, Seen, Source, State, Terms,
-    Token, Verdict,
+    Asking, Draft, Effects, Evidence, Progress, Reason, Record, Response, Revision, Seen, Source, State,
+    Terms, Token, Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::Timestamp;
@@ -37,16 +38,24 @@ pub(crate) struct Row {
     pub relies_on_memory: bool,
     pub created_at: Ticks,
     pub began_at: Ticks,
+    /// The tokens of earlier attempts of this use of the key, one bit each. Only where anybody names an attempt.
+    pub earlier: u8,
     /// What a webhook said while the attempt ran.
     pub evidence: Option<Heard>,
     pub state: Where,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// What is said about the work, the weaker first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Heard {
-    Happened,
+    Unknown,
     DidNotHappen,
+    NeverWill,
+    Happened,
 }
+
+/// The token, and the attempt, of nobody: what a person who overrules an attempt puts in its place.
+pub(crate) const NOBODY: u8 = u8::MAX;
 
 /// The five states, with what the rules read of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +101,7 @@ impl Spans {
             horizon: span(self.horizon),
             retention: span(self.retention),
             downstream_retention: span(self.downstream_retention),
+            reconcile_first: None,
         }
     }
 }
@@ -106,8 +116,11 @@ impl Row {
         record.relies_on_memory = self.relies_on_memory;
         record.created_at = moment(self.created_at);
         record.began_at = moment(self.began_at);
-        record.evidence =
-            self.evidence.map(|heard| Box::new(Evidence { verdict: heard.verdict(), by: Source::Webhook }));
+        record.evidence = self.evidence.map(|heard| {
+            let verdict = heard.verdict();
+            Box::new(Evidence { verdict, by: Source::Webhook, at: moment(0), attempt: 0, source: None })
+        });
+        record.history.tokens = (1..8).filter(|number| self.is_earlier(*number)).map(token).collect();
         record.state = self.state.state();
         Seen { record: Arc::new(record), revision: Revision(0), now: moment(now) }
     }
@@ -123,9 +136,15 @@ impl Row {
             relies_on_memory: record.relies_on_memory,
             created_at: ticks(record.created_at),
             began_at: ticks(record.began_at),
+            earlier: record.history.tokens.iter().map(|token| bit(token.0[0])).fold(0, |all, bit| all | bit),
             evidence: record.evidence.and_then(|evidence| Heard::of(&evidence.verdict)),
             state: Where::of(&record.state),
         }
+    }
+
+    /// Whether the token of this number is of an earlier attempt of this use of the key.
+    pub(crate) fn is_earlier(&self, number: u8) -> bool {
+        self.earlier & bit(number) != 0
     }
 
     /// A tick has passed.
@@ -182,7 +201,7 @@ impl Where {
             Self::Unknown => State::Unknown {
                 reason: Reason::Lapsed,
                 since: moment(0),
-                asked: 0,
+                asking: Asking::default(),
                 ask_at: None,
                 dead_letter: false,
             },
@@ -207,14 +226,18 @@ impl Heard {
     pub(crate) fn verdict(self) -> Verdict {
         match self {
             Self::Happened => Verdict::Happened(Some(answer(DONE))),
+            Self::NeverWill => Verdict::DidNotHappen { never_will: true },
             Self::DidNotHappen => Verdict::DidNotHappen { never_will: false },
+            Self::Unknown => Verdict::StillUnknown,
         }
     }
 
     fn of(verdict: &Verdict) -> Option<Self> {
         match verdict {
             Verdict::Happened(_) => Some(Self::Happened),
-            Verdict::DidNotHappen { .. } => Some(Self::DidNotHappen),
+            Verdict::DidNotHappen { never_will: true } => Some(Self::NeverWill),
+            Verdict::DidNotHappen { never_will: false } => Some(Self::DidNotHappen),
+            // As good as nothing.
             Verdict::StillUnknown => None,
         }
     }
@@ -229,6 +252,11 @@ pub(crate) fn answer(status: u16) -> Arc<Response> {
 
 pub(crate) fn token(number: u8) -> Token {
     Token([number; 16])
+}
+
+/// The place of a token among the earlier ones; nobody's has none.
+fn bit(number: u8) -> u8 {
+    1_u8.checked_shl(u32::from(number)).unwrap_or(0)
 }
 
 pub(crate) fn span(ticks: Ticks) -> Duration {
@@ -256,6 +284,7 @@ pub(crate) static BLANK: LazyLock<Record> = LazyLock::new(|| Record {
         horizon: Duration::ZERO,
         retention: Duration::ZERO,
         downstream_retention: Duration::ZERO,
+        reconcile_first: None,
     },
     attempt: 0,
     token: token(0),
@@ -265,10 +294,11 @@ pub(crate) static BLANK: LazyLock<Record> = LazyLock::new(|| Record {
     written_at: moment(0),
     progress: Progress::default(),
     evidence: None,
+    history: History::default(),
     state: State::Unknown {
         reason: Reason::Lapsed,
         since: moment(0),
-        asked: 0,
+        asking: Asking::default(),
         ask_at: None,
         dead_letter: false,
     },

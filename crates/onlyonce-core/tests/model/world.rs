@@ -1,17 +1,21 @@
 //! The world around the rules: a store with one row, its clock, clients, attempts, downstream, and those who clean up.
+//!
+//! What attempts do is in [`crate::attempts`], what is said about the work in [`crate::statements`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use onlyonce_core::machine::{Admission, Decision, Finish};
-use onlyonce_core::record::{Draft, Effects, Source, Verdict};
+use onlyonce_core::machine::{Admission, Force};
+use onlyonce_core::record::{Draft, Effects};
 use stateright::{Model, Property};
 
-use crate::promises;
-use crate::row::{Heard, Row, Spans, Ticks, Where};
+use crate::attempts::{Answer, Attempt, Step};
+use crate::promises::{self, Broken};
+use crate::row::{Heard, NOBODY, Row, Spans, Ticks, Where};
 use crate::rules::{Fault, Rules, Said};
+use crate::statements::Letter;
 
-/// How many tokens are minted in one world: attempts and acceptances together, over all uses of the key. This is the
-/// one bound of the search.
+/// How many tokens are minted in one world at most: attempts and acceptances together, over all uses of the key. This is
+/// the one bound of the search.
 pub(crate) const TOKENS_MAX: usize = 3;
 
 /// How old a view may be when something is written on its strength: half a lease, as the policy demands of a store.
@@ -34,32 +38,14 @@ pub(crate) struct World {
     pub ever_executed: bool,
     /// For how long keyed downstream still remembers the key.
     pub memory: Ticks,
-    /// A webhook that was sent and has not arrived; only where webhooks dawdle.
-    pub letter: Option<Heard>,
+    /// A webhook about one attempt that was sent. It may arrive at any time, more than once, or never.
+    pub letter: Option<Letter>,
+    /// Whether the record was told that the work happened.
+    pub is_known: bool,
+    /// By use of the key: a person insisted that the work was not done, and it was, or may be yet.
+    pub mistaken: [bool; TOKENS_MAX],
     /// The first broken promise about a step, rather than about a moment.
-    pub broken: Option<promises::Broken>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Attempt {
-    pub use_of_key: u8,
-    pub token: u8,
-    /// Ticks since the look its reservation was decided on: it counts its deadline from before it asked.
-    pub age: Ticks,
-    pub step: Step,
-    /// Its request is under way to downstream and may still take effect.
-    pub in_flight: bool,
-}
-
-/// How far an attempt is. A pause is a step that does not come for a while.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Step {
-    Reserved,
-    Sent,
-    /// It knows what it ended with and has to write it down.
-    Ended(Said),
-    /// Finished, crashed, or never meant to run.
-    Gone,
+    pub broken: Option<Broken>,
 }
 
 /// Who has looked at the row some ticks ago. While nobody has written since, the row still is what they saw.
@@ -106,17 +92,18 @@ pub(crate) enum Action {
     ReconcileWrite,
     /// Somebody says that nobody knows.
     Shrug,
-    /// Downstream says by webhook what is true now.
+    /// Downstream says by webhook what is true of the work now.
     Webhook,
-    /// Downstream sends a webhook that arrives later.
-    Post,
+    /// Downstream sends a letter about one attempt.
+    Post(usize, Heard),
+    /// The letter arrives, and may arrive again.
     Deliver,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Arrives,
-    IsLost,
+    /// The letter does not arrive any more.
+    Lose,
+    /// A person insists, against a live lease and against the hour.
+    Insist(Heard),
+    /// A person has the record forgotten.
+    Forget(Force),
 }
 
 /// Who writes.
@@ -128,7 +115,12 @@ pub(crate) enum Writer {
     Settle,
     Attempt(usize),
     Sweeper,
-    Verdict,
+    /// A statement that said so.
+    Verdict(Heard),
+    /// A person who insists.
+    Insists(Heard),
+    /// A person who has it forgotten.
+    Forget(Force),
 }
 
 /// Interesting steps. A search that has not met them all proves little.
@@ -150,10 +142,31 @@ pub(crate) enum Met {
     OldDoubtRan,
     /// Or became unknown then.
     OldDoubtUnknown,
+    /// A letter about an attempt that another one followed.
+    AboutEarlierAttempt,
+    /// A letter about an attempt of an earlier use of the key.
+    AboutEarlierUse,
+    /// Evidence gave way to stronger evidence.
+    Strengthened,
+    /// Weaker evidence came later, and changed nothing.
+    WeakerCameLater,
+    /// A statement completed a record that might have been run again.
+    FreeCompleted,
+    /// A statement said otherwise than the completed record.
+    Contradicted,
+    /// Evidence that it never will happen freed a lost attempt.
+    FinalWordApplied,
+    /// A person overruled an attempt that ran.
+    Overruled,
+    /// A person insisted on a verdict about what was unknown.
+    Insisted,
+    /// And was wrong, or could turn out to be.
+    PersonMistaken,
+    ForgottenByForce,
 }
 
 impl Met {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::LateTruth,
         Self::Superseded,
         Self::VerdictHappened,
@@ -168,58 +181,78 @@ impl Met {
         Self::EffectAfterGivenUp,
         Self::OldDoubtRan,
         Self::OldDoubtUnknown,
+        Self::AboutEarlierAttempt,
+        Self::AboutEarlierUse,
+        Self::Strengthened,
+        Self::WeakerCameLater,
+        Self::FreeCompleted,
+        Self::Contradicted,
+        Self::FinalWordApplied,
+        Self::Overruled,
+        Self::Insisted,
+        Self::PersonMistaken,
+        Self::ForgottenByForce,
     ];
+}
+
+/// Who takes part. Everybody at once would be too many worlds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cast {
+    /// Clients and a reconciler that take their time between looking and writing.
+    pub slow: bool,
+    /// Requests that are accepted for later, and who runs them.
+    pub accepted: bool,
+    /// Letters about one attempt.
+    pub letters: bool,
+    /// A person who insists, and who has records forgotten.
+    pub force: bool,
+    /// How many tokens are minted in one world, at most [`TOKENS_MAX`].
+    pub tokens: usize,
 }
 
 /// The rules in their world, for one kind of effects.
 pub(crate) struct Universe {
     pub rules: Rules,
+    pub cast: Cast,
     met: [AtomicBool; Met::ALL.len()],
 }
 
 impl Universe {
-    pub(crate) fn new(rules: Rules) -> Self {
-        Self { rules, met: Default::default() }
+    pub(crate) fn new(rules: Rules, cast: Cast) -> Self {
+        Self { rules, cast, met: Default::default() }
     }
 
     pub(crate) fn has_met(&self, met: Met) -> bool {
         self.met[met as usize].load(Ordering::Relaxed)
     }
 
-    fn meet(&self, met: Met) {
+    pub(crate) fn meet(&self, met: Met) {
         self.met[met as usize].store(true, Ordering::Relaxed);
     }
 
-    fn spans(&self) -> Spans {
+    pub(crate) fn spans(&self) -> Spans {
         self.rules.spans
     }
 
     /// Whether the effect is committed in one transaction with the completion.
-    fn is_atomic(&self) -> bool {
+    pub(crate) fn is_atomic(&self) -> bool {
         self.rules.effects == Effects::Local && !self.rules.has(Fault::LocalEffectOutside)
     }
 
     /// How long after it looked an attempt's request can take effect.
-    fn acts_until(&self) -> Ticks {
+    pub(crate) fn acts_until(&self) -> Ticks {
         self.spans().settled_after() + if self.rules.has(Fault::EffectPastHorizon) { 1 } else { 0 }
     }
 
     /// How long downstream remembers: as it promised, to the tick, from when it first saw the key. The last rerun is
     /// decided a tick before its time is over, so a downstream that breaks its word is early by more than that.
-    fn remembers_for(&self) -> Ticks {
+    pub(crate) fn remembers_for(&self) -> Ticks {
         self.spans().downstream_retention - if self.rules.has(Fault::DownstreamForgetsEarly) { 2 } else { 0 }
     }
 
     /// How old a client's view may be when it writes.
     fn view_age_max(&self) -> Ticks {
         VIEW_AGE_MAX + if self.rules.has(Fault::DeadlineFromWrite) { 1 } else { 0 }
-    }
-
-    fn has_webhooks(&self) -> bool {
-        match self.rules.effects {
-            Effects::Queryable | Effects::Opaque => true,
-            Effects::Local | Effects::Keyed => false,
-        }
     }
 }
 
@@ -237,6 +270,8 @@ impl Model for Universe {
             ever_executed: false,
             memory: 0,
             letter: None,
+            is_known: false,
+            mistaken: [false; TOKENS_MAX],
             broken: None,
         }]
     }
@@ -246,9 +281,13 @@ impl Model for Universe {
         if world.broken.is_some() {
             return;
         }
-        actions.extend([Action::Tick, Action::Request(Admission::Run), Action::Request(Admission::Accept)]);
+        actions.extend([Action::Tick, Action::Request(Admission::Run)]);
+        if self.cast.accepted {
+            actions.push(Action::Request(Admission::Accept));
+        }
         match world.slow {
-            Slow::Nobody => actions.push(Action::Look),
+            Slow::Nobody if self.cast.slow => actions.push(Action::Look),
+            Slow::Nobody => {}
             Slow::Client { .. } => actions.push(Action::Write),
             Slow::Reconciler { heard: None, .. } => actions.push(Action::ReconcileAsk),
             Slow::Reconciler { heard: Some(_), .. } => actions.push(Action::ReconcileWrite),
@@ -258,16 +297,7 @@ impl Model for Universe {
         }
         let Some(row) = &world.row else { return };
         actions.extend([Action::Sweep, Action::Reap, Action::Claim, Action::Shrug]);
-        let is_open = matches!(row.state, Where::Unknown | Where::Running { .. });
-        if is_open && self.has_webhooks() {
-            actions.push(Action::Webhook);
-            if self.rules.has(Fault::WebhookDawdles) {
-                actions.push(if world.letter.is_none() { Action::Post } else { Action::Deliver });
-            }
-        }
-        if is_open && !self.is_atomic() && world.slow == Slow::Nobody {
-            actions.push(Action::ReconcileLook);
-        }
+        self.statement_actions(world, row, actions);
     }
 
     fn next_state(&self, world: &World, action: Action) -> Option<World> {
@@ -299,17 +329,16 @@ impl Model for Universe {
             Action::ReconcileLook => next.slow = Slow::Reconciler { looked_at: 0, heard: None },
             Action::ReconcileAsk => self.ask(&mut next),
             Action::ReconcileWrite => self.reconcile(&mut next),
-            Action::Shrug => {
-                let draft =
-                    self.rules.verdict(world.row.as_ref()?, 0, Verdict::StillUnknown, Source::Operator)?;
-                self.write(&mut next, Writer::Verdict, draft);
-            }
-            Action::Webhook => self.webhook(&mut next, self.truth(world))?,
-            Action::Post => next.letter = Some(self.truth(world)),
-            Action::Deliver => {
-                let heard = next.letter.take()?;
-                self.webhook(&mut next, heard)?;
-            }
+            Action::Shrug => self.shrug(&mut next)?,
+            Action::Webhook => self.webhook(&mut next)?,
+            Action::Post(index, heard) => self.post(&mut next, index, heard),
+            Action::Deliver => self.deliver(&mut next)?,
+            Action::Lose => next.letter = None,
+            Action::Insist(heard) => self.insist(&mut next, heard)?,
+            Action::Forget(force) => self.forget(&mut next, force)?,
+        }
+        if self.cast.letters {
+            next.forget_who_brings_no_news();
         }
         next.forget_what_no_longer_matters(self.rules.effects, self.acts_until());
         (next != *world).then_some(next)
@@ -321,33 +350,6 @@ impl Model for Universe {
 }
 
 impl Universe {
-    fn attempt_actions(&self, index: usize, attempt: &Attempt, actions: &mut Vec<Action>) {
-        if attempt.in_flight {
-            actions.extend([Action::Act(index, Answer::Arrives), Action::Act(index, Answer::IsLost)]);
-            actions.push(Action::Decline(index));
-        }
-        match attempt.step {
-            Step::Gone => return,
-            Step::Reserved if self.is_atomic() => {
-                // A local handler does its work inside the transaction that completes the record.
-                actions.extend([Action::Act(index, Answer::Arrives), Action::Act(index, Answer::IsLost)]);
-                actions.push(Action::GiveUp(index));
-            }
-            Step::Reserved => {
-                actions.push(Action::GiveUp(index));
-                if attempt.age < self.acts_until() {
-                    actions.push(Action::Send(index));
-                }
-            }
-            Step::Sent => actions.push(Action::GiveUp(index)),
-            Step::Ended(_) => {
-                actions
-                    .extend([Action::Finish(index, Answer::Arrives), Action::Finish(index, Answer::IsLost)]);
-            }
-        }
-        actions.extend([Action::Crash(index), Action::Renew(index)]);
-    }
-
     fn tick(&self, world: &mut World) {
         let spans = self.spans();
         if let Some(row) = &mut world.row {
@@ -360,131 +362,7 @@ impl Universe {
         }
         world.memory = (world.memory - 1).max(0);
         world.slow.age(spans, self.view_age_max());
-    }
-
-    /// A client decides on what it sees and writes that.
-    fn request(&self, world: &mut World, seen: Option<&Row>, now: Ticks, admission: Admission) -> Option<()> {
-        let number = self.mint(world);
-        match self.rules.decide(seen, now, number, admission) {
-            Decision::Begin(draft) => self.begin(world, draft, number, now),
-            Decision::Settle(draft) => {
-                self.write(world, Writer::Settle, draft);
-                Some(())
-            }
-            Decision::Replay | Decision::Refuse(_) => None,
-        }
-    }
-
-    /// A token nobody has used before.
-    fn mint(&self, world: &World) -> u8 {
-        let number = match &world.row {
-            Some(row) if self.rules.has(Fault::TokenUsedAgain) && !row.has_expired() => {
-                usize::from(row.attempt)
-            }
-            _ if self.rules.has(Fault::TokenUsedAgain) => 0,
-            _ => world.attempts.len(),
-        };
-        u8::try_from(number + 1).expect("tokens are few")
-    }
-
-    fn begin(&self, world: &mut World, draft: Box<Draft>, number: u8, looked_at: Ticks) -> Option<()> {
-        if world.attempts.len() == TOKENS_MAX {
-            return None;
-        }
-        let index = world.attempts.len();
-        self.write(world, Writer::Begin(index), draft);
-        let row = world.row.as_ref().expect("it was just written");
-        let step = if matches!(row.state, Where::Pending { .. }) { Step::Gone } else { Step::Reserved };
-        if row.attempt > 1 {
-            self.meet(Met::Rerun);
-        }
-        if row.use_of_key > 0 {
-            self.meet(Met::KeyUsedAnew);
-        }
-        let use_of_key = row.use_of_key;
-        let age = if self.rules.has(Fault::DeadlineFromWrite) { 0 } else { -looked_at };
-        world.attempts.push(Attempt { use_of_key, token: number, age, step, in_flight: false });
-        Some(())
-    }
-
-    fn look(&self, world: &mut World) {
-        let copy = if self.rules.has(Fault::SwapWithoutRevision) { world.row.clone() } else { None };
-        world.slow = Slow::Client { looked_at: 0, copy };
-    }
-
-    fn write_view(&self, world: &mut World) -> Option<()> {
-        let Slow::Client { looked_at, copy } = std::mem::replace(&mut world.slow, Slow::Nobody) else {
-            return None;
-        };
-        let seen = if self.rules.has(Fault::SwapWithoutRevision) { copy } else { world.row.clone() };
-        // A refusal is an answer too, and ends the client's errand.
-        let _ = self.request(world, seen.as_ref(), looked_at, Admission::Run);
-        Some(())
-    }
-
-    fn claim(&self, world: &mut World) -> Option<()> {
-        let number = self.mint(world);
-        let draft = self.rules.claim(world.row.as_ref()?, number)?;
-        self.begin(world, draft, number, 0)
-    }
-
-    fn renew(&self, world: &mut World, index: usize) -> Option<()> {
-        let draft = self.rules.renew(world.row.as_ref(), world.attempts[index].token)?;
-        self.write(world, Writer::Attempt(index), draft);
-        Some(())
-    }
-
-    /// Downstream does what it was asked, unless it remembers that it has; or a local handler commits.
-    fn act(&self, world: &mut World, index: usize, answer: Answer) {
-        if self.is_atomic() {
-            world.attempts[index].step = Step::Ended(Said::Done);
-            return self.finish(world, index, answer);
-        }
-        let use_of_key = world.attempts[index].use_of_key;
-        world.attempts[index].in_flight = false;
-        if world.attempts[index].step == Step::Gone {
-            self.meet(Met::EffectAfterGivenUp);
-        }
-        if self.rules.effects == Effects::Keyed && world.memory > 0 {
-            self.meet(Met::Deduplicated);
-        } else {
-            world.execute(use_of_key);
-            if self.rules.effects == Effects::Keyed {
-                world.memory = self.remembers_for();
-                world.ever_executed = true;
-            }
-        }
-        if answer == Answer::Arrives {
-            world.attempts[index].end(Said::Done);
-        }
-    }
-
-    fn finish(&self, world: &mut World, index: usize, answer: Answer) {
-        let (token, use_of_key) = (world.attempts[index].token, world.attempts[index].use_of_key);
-        let Step::Ended(said) = world.attempts[index].step else { return };
-        let was = world.row.clone();
-        match self.rules.finish(was.as_ref(), token, said) {
-            Finish::Write(draft) => {
-                if was.as_ref().is_some_and(|row| row.state == Where::Unknown) {
-                    self.meet(Met::LateTruth);
-                }
-                self.write(world, Writer::Attempt(index), draft);
-                if self.is_atomic() && said == Said::Done {
-                    world.execute(use_of_key);
-                }
-            }
-            Finish::Superseded => self.meet(Met::Superseded),
-            Finish::Already | Finish::Known => {}
-        }
-        let is_owner = was.is_some_and(|row| usize::from(row.owner) == index);
-        let is_done = world.row.as_ref().is_some_and(|row| matches!(row.state, Where::Completed { .. }));
-        if said == Said::Done && is_owner && !is_done {
-            world.broken.get_or_insert(promises::Broken::TruthThrownAway);
-        }
-        // A local handler that does not hear of its commit looks again, and does not work again.
-        if answer == Answer::Arrives {
-            world.attempts[index].step = Step::Gone;
-        }
+        self.withdraw_what_is_out_of_date(world);
     }
 
     fn reap(&self, world: &mut World) -> Option<()> {
@@ -500,40 +378,8 @@ impl Universe {
         Some(())
     }
 
-    /// What downstream would say now if it were asked about this use of the key.
-    fn truth(&self, world: &World) -> Heard {
-        let use_of_key = world.row.as_ref().map_or(0, |row| usize::from(row.use_of_key));
-        let happened = world.executed[use_of_key] > 0 || world.memory > 0;
-        if happened { Heard::Happened } else { Heard::DidNotHappen }
-    }
-
-    fn ask(&self, world: &mut World) {
-        let truth = self.truth(world);
-        if let Slow::Reconciler { heard, .. } = &mut world.slow {
-            *heard = Some(truth);
-        }
-    }
-
-    /// The answer is judged by the time before it was asked for; if anybody wrote since, it is asked for again.
-    fn reconcile(&self, world: &mut World) {
-        let Slow::Reconciler { looked_at, heard: Some(heard) } = world.slow else { return };
-        world.slow = Slow::Nobody;
-        let Some(row) = &world.row else { return };
-        let now = if self.rules.has(Fault::AnswerJudgedWhenWritten) { 0 } else { looked_at };
-        let by = if self.rules.effects == Effects::Queryable { Source::Probe } else { Source::Operator };
-        if let Some(draft) = self.rules.verdict(row, now, heard.verdict(), by) {
-            self.write(world, Writer::Verdict, draft);
-        }
-    }
-
-    fn webhook(&self, world: &mut World, heard: Heard) -> Option<()> {
-        let draft = self.rules.verdict(world.row.as_ref()?, 0, heard.verdict(), Source::Webhook)?;
-        self.write(world, Writer::Verdict, draft);
-        Some(())
-    }
-
     /// The store applies a swap.
-    fn write(&self, world: &mut World, writer: Writer, draft: Box<Draft>) {
+    pub(crate) fn write(&self, world: &mut World, writer: Writer, draft: Box<Draft>) {
         let was = world.row.take();
         let mut row = Row::written(draft, 0, 0);
         let is_new = promises::is_new_use(was.as_ref(), &row, writer);
@@ -541,15 +387,20 @@ impl Universe {
             Some(was) if !is_new => was.use_of_key,
             _ => world.uses,
         };
-        row.owner = match (&was, writer) {
-            (_, Writer::Begin(index)) => u8::try_from(index).expect("attempts are few"),
-            (Some(was), _) => was.owner,
-            (None, _) => 0,
-        };
+        row.owner = owner(was.as_ref(), writer);
+        if !self.cast.letters {
+            // Nobody ever names an attempt.
+            row.earlier = 0;
+        }
         world.uses += u8::from(is_new);
-        if let Some(broken) = promises::of_a_write(was.as_ref(), &row, writer, is_new, self.spans()) {
+        let broken = promises::of_a_write(was.as_ref(), &row, writer, is_new, &self.rules).or_else(|| {
+            let runs_again = matches!(writer, Writer::Begin(_)) && !is_new;
+            (runs_again && world.is_known).then_some(Broken::KnownRan)
+        });
+        if let Some(broken) = broken {
             world.broken.get_or_insert(broken);
         }
+        world.is_known &= !is_new && !matches!(writer, Writer::Forget(_));
         self.note(was.as_ref(), &row, writer);
         world.row = Some(row);
         self.outdate(world);
@@ -564,11 +415,30 @@ impl Universe {
             }
         }
         match (was.map(|was| was.state), row.state, writer) {
-            (Some(Where::Unknown), Where::Completed { .. }, Writer::Verdict) => {
+            (Some(Where::Unknown), Where::Completed { .. }, Writer::Verdict(_)) => {
                 self.meet(Met::VerdictHappened);
             }
-            (Some(Where::Unknown), Where::Retryable { .. }, Writer::Verdict) => {
+            (Some(Where::Unknown), Where::Retryable { .. }, Writer::Verdict(_)) => {
                 self.meet(Met::VerdictDidNotHappen);
+            }
+            (Some(Where::Retryable { .. }), Where::Completed { .. }, Writer::Verdict(_)) => {
+                self.meet(Met::FreeCompleted);
+            }
+            (Some(Where::Running { .. }), Where::Running { .. }, Writer::Verdict(heard)) => {
+                let is_stronger =
+                    was.is_some_and(|was| was.evidence.is_some() && was.evidence < row.evidence);
+                let is_weaker = Some(heard) < row.evidence;
+                if is_stronger {
+                    self.meet(Met::Strengthened);
+                }
+                if is_weaker {
+                    self.meet(Met::WeakerCameLater);
+                }
+            }
+            (Some(Where::Running { .. }), Where::Retryable { .. }, Writer::Sweeper)
+                if was.is_some_and(|was| was.evidence == Some(Heard::NeverWill)) && !row.relies_on_memory =>
+            {
+                self.meet(Met::FinalWordApplied);
             }
             (Some(Where::Running { .. }), Where::Completed { .. }, Writer::Sweeper) => {
                 self.meet(Met::EvidenceApplied);
@@ -593,10 +463,32 @@ impl Universe {
     }
 }
 
+/// Whose token stands in the row after a write. Who was overruled or forgotten has none there any more.
+fn owner(was: Option<&Row>, writer: Writer) -> u8 {
+    match (was, writer) {
+        (_, Writer::Begin(index)) => u8::try_from(index).expect("attempts are few"),
+        (_, Writer::Forget(_)) => NOBODY,
+        (Some(was), Writer::Insists(_)) if matches!(was.state, Where::Running { .. }) => NOBODY,
+        (Some(was), _) => was.owner,
+        (None, _) => NOBODY,
+    }
+}
+
 impl World {
-    fn execute(&mut self, use_of_key: u8) {
+    pub(crate) fn execute(&mut self, use_of_key: u8) {
         let executed = &mut self.executed[usize::from(use_of_key)];
         *executed = (*executed + 1).min(2);
+    }
+
+    /// Whoever was superseded and did not do the work has nothing to say that matters; in worlds full of letters it is as
+    /// good as gone.
+    fn forget_who_brings_no_news(&mut self) {
+        let owner = self.row.as_ref().map_or(NOBODY, |row| row.owner);
+        for (index, attempt) in (0..).zip(&mut self.attempts) {
+            if index != owner && matches!(attempt.step, Step::Ended(Said::DidNotRun | Said::Unknown)) {
+                attempt.step = Step::Gone;
+            }
+        }
     }
 
     /// Worlds that differ only in what nobody can ever ask about again are one world.
@@ -605,61 +497,33 @@ impl World {
             attempt.forget_what_no_longer_matters(effects, acts_until);
         }
         let use_of_key = self.row.as_ref().map(|row| row.use_of_key);
-        for (past, executed) in (0..).zip(&mut self.executed) {
-            let is_over = Some(past) != use_of_key
-                && !self.attempts.iter().any(|attempt| attempt.use_of_key == past && attempt.in_flight);
-            if is_over && *executed == 1 {
+        for (past, (executed, mistaken)) in (0..).zip(self.executed.iter_mut().zip(&mut self.mistaken)) {
+            let may_act = |attempt: &Attempt| attempt.use_of_key == past && attempt.may_act(acts_until);
+            let is_over = Some(past) != use_of_key && !self.attempts.iter().any(may_act);
+            if is_over && (*executed == 1 || *mistaken) {
                 *executed = 0;
             }
+            *mistaken &= !is_over;
         }
-        let Some(row) = &mut self.row else { return };
+        let Some(row) = &mut self.row else {
+            self.is_known = false;
+            return;
+        };
         if effects != Effects::Keyed {
             // Only the memory of keyed downstream is counted from there.
             row.created_at = 0;
         }
         match row.state {
             Where::Completed { .. } => {
+                self.is_known = false;
                 row.began_at = 0;
                 row.created_at = 0;
                 row.relies_on_memory = false;
+                row.earlier = 0;
             }
             Where::Retryable { .. } | Where::Pending { .. } if !row.relies_on_memory => row.began_at = 0,
             Where::Retryable { .. } | Where::Pending { .. } | Where::Running { .. } | Where::Unknown => {}
         }
-    }
-}
-
-impl Attempt {
-    fn forget_what_no_longer_matters(&mut self, effects: Effects, acts_until: Ticks) {
-        if self.step == Step::Sent && !self.in_flight {
-            // No answer will come.
-            self.step = Step::Ended(Said::Unknown);
-        }
-        if self.step == Step::Reserved && self.age == acts_until && effects != Effects::Local {
-            // Nothing it sends now would arrive.
-            self.step = Step::Ended(Said::DidNotRun);
-        }
-        if self.step != Step::Reserved && !self.in_flight {
-            self.age = acts_until;
-        }
-        if self.step == Step::Gone {
-            self.token = 0;
-        }
-    }
-
-    /// It hears how it ended, if it still listens.
-    fn end(&mut self, said: Said) {
-        if self.step == Step::Sent {
-            self.step = Step::Ended(said);
-        }
-    }
-
-    fn give_up(&mut self) {
-        self.step = match self.step {
-            Step::Reserved => Step::Ended(Said::DidNotRun),
-            Step::Sent => Step::Ended(Said::Unknown),
-            step @ (Step::Ended(_) | Step::Gone) => step,
-        };
     }
 }
 

@@ -1,5 +1,7 @@
 //! The audit log: its list, its entries that change no record, and every entry in the log of the process.
 
+use std::time::SystemTime;
+
 use axum::response::Response;
 use http::request::Parts;
 use onlyonce::operate::{Operator, entry_id};
@@ -15,7 +17,6 @@ use super::parameter::Parameters;
 use super::refusal::{Code, Refusal};
 use super::who::Caller;
 use crate::view;
-use std::time::SystemTime;
 
 /// `GET /v1/audit`
 pub(super) async fn list(mut call: Call) -> Result<Response, Refusal> {
@@ -34,7 +35,8 @@ pub(super) async fn list(mut call: Call) -> Result<Response, Refusal> {
     };
     let page = call.admin.engine.read_audit(query).await?;
     let next = page.next.map(|next| list.seal(&next, SystemTime::now()));
-    Ok(keys::page(page.entries.iter().map(told).collect(), next))
+    let entries: Vec<_> = page.entries.iter().map(told).collect();
+    Ok(keys::page(&entries, next.as_deref()))
 }
 
 /// An entry as the API tells it.

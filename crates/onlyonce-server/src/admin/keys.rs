@@ -33,18 +33,17 @@ pub(super) async fn list(mut call: Call) -> Result<Response, Refusal> {
     if let Some(handle) = call.query.text("q").and_then(|text| text.parse::<Handle>().ok()) {
         let seen = call.admin.engine.find(handle.id).await?;
         let found: Vec<_> = seen.into_iter().filter(|seen| filter.passes(&seen.record)).collect();
-        return Ok(page(found.iter().map(|seen| view::item(&seen.record)).collect(), None));
+        return Ok(page(&items(&found), None));
     }
     let list = list_of(&call).await?;
     let mut query = filter.query(call.query.limit());
     query.after = opened(&mut call, &list)?;
-    let (records, next) = filled(&call, &filter, query).await?;
+    let (mut records, next) = filled(&call, &filter, query).await?;
     let search = filter.search;
-    let mut records = records;
     // The sort is stable: among those that fit as a whole, and among the others, the order stays.
     records.sort_by_key(|record| !search.as_ref().is_some_and(|search| search.is_exact(&record.record)));
     let next = next.map(|next| list.seal(&next, SystemTime::now()));
-    Ok(page(records.iter().map(|seen| view::item(&seen.record)).collect(), next))
+    Ok(page(&items(&records), next.as_deref()))
 }
 
 /// Asks the store until the page is full, the list at its end, or the time over.
@@ -114,8 +113,12 @@ impl Filter {
     }
 }
 
+fn items(records: &[Seen]) -> Vec<Map<String, Value>> {
+    records.iter().map(|seen| view::item(&seen.record)).collect()
+}
+
 /// A page of a list.
-pub(super) fn page(items: Vec<Map<String, Value>>, next: Option<String>) -> Response {
+pub(super) fn page(items: &[Map<String, Value>], next: Option<&str>) -> Response {
     Json(json!({ "items": items, "next": next })).into_response()
 }
 

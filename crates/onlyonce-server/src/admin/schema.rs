@@ -94,8 +94,8 @@ fn words(words: &[&str]) -> Value {
     json!({ "type": "string", "enum": words })
 }
 
-fn or_null(schema: Value) -> Value {
-    json!({ "oneOf": [schema, { "type": "null" }] })
+fn or_null(schema: impl Into<Value>) -> Value {
+    json!({ "oneOf": [schema.into(), { "type": "null" }] })
 }
 
 fn state() -> Value {

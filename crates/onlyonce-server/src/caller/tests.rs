@@ -27,7 +27,8 @@ fn config(scope: &[&str]) -> Config {
     let scope = scope.iter().map(|text| text.parse().expect("a source")).collect();
     let upstream =
         Upstream { uri: "http://127.0.0.1:3000".parse().expect("a URI"), protocol: Protocol::Auto };
-    let route = |policy| Route { name: "*".into(), pattern: None, upstream: upstream.clone(), policy };
+    let route =
+        |policy| Route { name: "*".into(), pattern: None, upstream: upstream.clone(), policy, probe: None };
     Config {
         listen: "127.0.0.1:0".parse().expect("an address"),
         admin: "127.0.0.1:0".parse().expect("an address"),
@@ -48,7 +49,9 @@ fn config(scope: &[&str]) -> Config {
         default: route(Policy::default()),
         background: onlyonce::worker::Background::default(),
         admin_tokens: Vec::new(),
-        log: Log { filter: "info".into(), format: LogFormat::Text },
+        log: Log { filter: "info".into(), format: LogFormat::Text, decisions: true },
+        probing: Default::default(),
+        webhooks: Vec::new(),
     }
 }
 

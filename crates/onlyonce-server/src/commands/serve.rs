@@ -33,7 +33,7 @@ pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     tokio::select! {
         () = node.stop() => Ok(Ended::Yes),
         () = signals.stop() => {
-            eprintln!("stopped at once; what was under way is settled when the leases lapse");
+            tracing::warn!("stopped at once; what was under way is settled when the leases lapse");
             Ok(Ended::No)
         }
     }
@@ -53,11 +53,13 @@ fn reload(node: &mut Node, sources: &Sources) {
     match reloaded {
         Ok(stays) => {
             for setting in stays {
-                eprintln!("warning: {setting} has changed, which takes a restart; it stays as it was");
+                tracing::warn!(setting, "a setting has changed that takes a restart; it stays as it was");
             }
-            eprintln!("reloaded: the settings hold from the next request on");
+            tracing::info!("reloaded: the settings hold from the next request on");
         }
-        Err(error) => eprintln!("error: {error:#}\nnot reloaded: the settings stay as they were"),
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "not reloaded: the settings stay as they were");
+        }
     }
 }
 

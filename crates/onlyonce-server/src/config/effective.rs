@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::fault::Place;
 use super::policy::{DERIVED, brought, derived};
+use super::secret;
 use super::setting::{self, Setting, Shape, Standing, TABLES};
 use super::tree::{Node, Table, Value};
 use super::{Config, Policy};
@@ -110,13 +111,28 @@ fn named(out: &mut String, path: &str, node: Option<&Node>) {
 
 /// What was set, and nothing else; tables last, as TOML has it.
 fn given(out: &mut String, members: &Table, path: &str) {
+    let holds_secrets = path.ends_with(".probe_headers");
     for (name, node) in members.iter().filter(|(_, node)| node.table().is_none()) {
-        line(out, name, &written(&node.value), &node.place.to_string());
+        let value = if holds_secrets { place_of_secret(&node.value) } else { written(&node.value) };
+        line(out, name, &value, &node.place.to_string());
     }
     for (name, table) in members.iter().filter_map(|(name, node)| Some((name, node.table()?))) {
         let path = format!("{path}.{}", written_name(name));
         let _ = write!(out, "\n[{path}]\n");
         given(out, table, &path);
+    }
+}
+
+/// Where a secret is. One that stands in the settings themselves is left out.
+fn place_of_secret(value: &Value) -> String {
+    match value {
+        Value::Text(text) if secret::is_place(text) => one_line(text),
+        Value::Text(_)
+        | Value::Integer(_)
+        | Value::Flag(_)
+        | Value::List(_)
+        | Value::Table(_)
+        | Value::Odd(_) => "\"…\"".to_owned(),
     }
 }
 

@@ -74,12 +74,15 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The tables `[name.NAME]`, each of which has a name that the user chose.
+    /// The tables `[name.NAME]`, each of which has a name that the user chose; what is none among them is told by `names`.
     pub(super) fn named_tables(&self, name: &str) -> Vec<Self> {
         let outer = self.inner(name);
         let names: Vec<_> = match self.reader.listed {
             Some(_) => vec!["*"],
-            None => outer.members().map(|(name, _)| &**name).collect(),
+            None => {
+                let tables = outer.members().filter(|(_, node)| node.table().is_some());
+                tables.map(|(name, _)| &**name).collect()
+            }
         };
         names.into_iter().map(|name| Self { known: joined(&outer.known, "*"), ..outer.inner(name) }).collect()
     }

@@ -13,7 +13,7 @@ use super::{Config, Route};
 
 /// RFC 7518 asks for as many bytes as the digest has.
 const HS256_BYTES_MIN: usize = 32;
-const ADMIN_TOKEN_BYTES_MIN: usize = 16;
+const ADMIN_TOKEN_CHARS_MIN: usize = 16;
 const HOUR: Duration = Duration::from_secs(3600);
 /// What services and proxies usually give themselves.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,6 +27,7 @@ type Risk = (&'static str, String, String);
 pub(super) fn check(config: &Config, top: &Section<'_>) {
     check_network(config, top);
     check_secrets(config, top);
+    check_webhooks(config, top);
     let policy = top.inner("policy");
     let general = risks(&config.default.policy);
     // What nobody set is nothing to warn about, unless a dialect brings it.
@@ -42,6 +43,7 @@ pub(super) fn check(config: &Config, top: &Section<'_>) {
             section.warn(name, value, remedy);
         }
         check_required(route, section);
+        check_probe(route, section);
         check_dialect(route, &config.default, (section, &policy));
     }
 }
@@ -81,9 +83,9 @@ fn check_secrets(config: &Config, top: &Section<'_>) {
         }
     }
     for (token, section) in config.admin_tokens.iter().zip(top.tables("admin_token")) {
-        if token.token.bytes.len() < ADMIN_TOKEN_BYTES_MIN {
+        if token.token.bytes.len() < ADMIN_TOKEN_CHARS_MIN {
             let remedy = format!(
-                "is shorter than {ADMIN_TOKEN_BYTES_MIN} bytes and can be guessed; make a longer one"
+                "is shorter than {ADMIN_TOKEN_CHARS_MIN} characters and can be guessed; make a longer one"
             );
             section.warn("token", token.token.source.clone(), remedy);
         }
@@ -98,6 +100,25 @@ fn check_required(route: &Route, section: &Section<'_>) {
     let remedy =
         format!("is about POST and PATCH, and this route matches {method}; write required = [\"{method}\"]");
     section.warn("required", "true".to_owned(), remedy);
+}
+
+/// A probe is for work that can be asked about: only there a 5xx is doubt, and not a reason to run again.
+fn check_probe(route: &Route, section: &Section<'_>) {
+    let Some(probe) = route.probe.as_ref().filter(|_| route.policy.effects == Effects::Opaque) else {
+        return;
+    };
+    let remedy = "is asked about unknown outcomes, and the route's effects are \"opaque\": a 500 is still run again; set \
+                  effects to \"queryable\"";
+    section.warn("probe", probe.uri.to_string(), remedy);
+}
+
+fn check_webhooks(config: &Config, top: &Section<'_>) {
+    for webhook in config.webhooks.iter().filter(|webhook| webhook.tolerance > HOUR) {
+        let section = top.inner("webhooks").inner(&webhook.name);
+        let remedy =
+            "is how long a request that somebody captured can be sent again; use 5m, as providers do";
+        section.warn("tolerance", onlyonce::policy::span(webhook.tolerance), remedy);
+    }
 }
 
 /// A preset of `[policy]`'s dialect goes on to hold in a route of another dialect, where that one says nothing.
@@ -166,15 +187,17 @@ fn risks_of_effects(policy: &Policy) -> Vec<Risk> {
     let mut risk = |name, value: &str, remedy: &str| risks.push((name, value.to_owned(), remedy.to_owned()));
     match policy.effects {
         Effects::Opaque => {
-            let remedy = "leaves an outcome unknown after a crash or a time-out, and nothing in this release settles it: \
-                          its key answers 409 from then on; use \"keyed\" if the service deduplicates the key itself";
+            let remedy = "leaves an outcome unknown after a crash or a time-out, and its key answers 409 until a webhook or a \
+                          person settles it; use \"queryable\" with a probe if the service can be asked, \"keyed\" if it \
+                          deduplicates the key itself";
             risk("effects", "opaque", remedy);
         }
-        Effects::Queryable => {
-            let remedy = "has nobody who asks yet: unknown outcomes stay unknown in this release; use \"keyed\" if the \
-                          service deduplicates the key itself";
+        Effects::Queryable if policy.reconcile_first.is_none() => {
+            let remedy = "has no probe: nobody asks, and an unknown outcome waits for a webhook or a person; set probe in its \
+                          route";
             risk("effects", "queryable", remedy);
         }
+        Effects::Queryable => {}
         Effects::Local => {
             let remedy = "runs again after a crash, which is safe only if the service completes in its own transaction, \
                           and this release has no way to; use \"opaque\" or \"keyed\"";

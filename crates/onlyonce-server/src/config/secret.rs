@@ -39,6 +39,21 @@ pub(super) fn read(node: &Node, environment: &Environment<'_>) -> Read<Secret> {
     Ok(Secret { source, bytes })
 }
 
+/// The same, or a text that stands there itself and is never shown either.
+pub(super) fn or_text(node: &Node, environment: &Environment<'_>) -> Read<Secret> {
+    match text(node) {
+        Ok(plain) if !is_place(&plain) => {
+            Ok(Secret { source: "a text".to_owned(), bytes: plain.into_bytes() })
+        }
+        Ok(_) | Err(_) => read(node, environment),
+    }
+}
+
+/// Whether a text says where a secret is.
+pub(super) fn is_place(text: &str) -> bool {
+    text.starts_with("env:") || text.starts_with("file:")
+}
+
 pub(super) fn list(node: &Node, environment: &Environment<'_>) -> Read<Vec<Secret>> {
     value::list(node, "[\"env:NAME\", \"file:PATH\"]", |node| read(node, environment))
 }

@@ -232,6 +232,7 @@ fn every_kind_of_fault_is_told_with_its_remedy() {
     let public = folder.file("public.pem", include_str!("../caller/fixtures/rsa-new.pub.pem"));
     let empty = folder.file("empty", "\n");
     let (cert, key, public, empty) = (cert.display(), key.display(), public.display(), empty.display());
+    let bank = |setting: &str| format!("[webhooks.bank]\nsecrets = [\"env:LONG\"]\n{setting}");
     for (file, expected) in [
         ("admin = \"0.0.0.0:8081\"", "admin: \"0.0.0.0:8081\" can be reached from other machines"),
         ("admin = \"127.0.0.1:8080\"", "admin: \"127.0.0.1:8080\" is where clients come in too"),
@@ -313,10 +314,68 @@ fn every_kind_of_fault_is_told_with_its_remedy() {
         ("[background]\nsweep_every = \"0s\"", "would never rest"),
         ("[background]\nreap_batch = 0", "is not from 1 to 100000"),
         ("[log]\nfilter = \"onlyonce=loud\"", "is no filter"),
+        ("[background]\nreconcile_first = \"0s\"", "background.reconcile_first: \"0s\" would never rest"),
+        ("[background]\nreconcile_max = \"0ms\"", "background.reconcile_max: \"0ms\" would never rest"),
+        ("[background]\nreconcile_tries_max = 0", "background.reconcile_tries_max: \"0\" is not from 1"),
+        ("[background]\nprobes_at_once = 0", "background.probes_at_once: \"0\" is not from 1 to 1024"),
+        ("audit_retention = \"23h\"", "audit_retention: \"23h\" is shorter than 1d"),
+        ("[log]\ndecisions = \"yes\"", "log.decisions: \"yes\" is not true or false"),
         ("[webhooks.bank]\nsecrets = [\"hunter2\"]", "webhooks.bank.secrets: is no place of a secret"),
+        ("[webhooks.bank]\npublic = true", "webhooks.bank.secrets: has no secret to verify with"),
+        ("[webhooks.bank]\nsecrets = []", "webhooks.bank.secrets: has no secret to verify with"),
+        (&bank("preset = \"paypal\""), "webhooks.bank.preset: \"paypal\" is not one of none, stripe"),
+        (&bank("scheme = \"md5\""), "webhooks.bank.scheme: \"md5\" is not one of onlyonce, stripe, standard"),
+        (&bank("header = \"a b\""), "webhooks.bank.header: \"a b\" is no name of a header"),
+        (&bank("tolerance = \"0s\""), "webhooks.bank.tolerance: \"0s\" would refuse every request"),
+        (&bank("public = 1"), "webhooks.bank.public: \"1\" is not true or false"),
+        (
+            &bank("token_pointer = \"token\""),
+            "webhooks.bank.token_pointer: pointer \"token\" does not start with a slash",
+        ),
+        (&bank("scope_pointer = \"\""), "webhooks.bank.scope_pointer"),
+        (&bank("key_pointer = \"/a~2\""), "webhooks.bank.key_pointer"),
+        (&bank("verdict_pointer = 3"), "webhooks.bank.verdict_pointer"),
+        (&bank("final_pointer = \"x\""), "webhooks.bank.final_pointer"),
+        (&bank("response_pointer = \"x\""), "webhooks.bank.response_pointer"),
+        (&bank("id_pointer = \"x\""), "webhooks.bank.id_pointer"),
+        (&bank("time_pointer = \"x\""), "webhooks.bank.time_pointer"),
+        (&bank("declined_status = 200"), "webhooks.bank.declined_status: \"200\" does not tell a client"),
+        (&bank("declined_status = 99"), "webhooks.bank.declined_status: \"99\" is no final HTTP status"),
+        (&bank("verdicts = \"PAID\""), "webhooks.bank.verdicts: is no table"),
+        (
+            &bank("verdicts = { PAID = \"paid\" }"),
+            "webhooks.bank.verdicts: \"PAID = paid\" is not one of happened, declined, did-not-happen, did-not-happen-final, unknown, ignore",
+        ),
+        (&bank("verdict = \"/x\""), "webhooks.bank.verdict: is no setting; did you mean verdicts?"),
+        ("[webhooks.\"a/b\"]\nsecrets = [\"env:LONG\"]", "webhooks.a/b: \"a/b\" cannot stand in a path"),
+        (
+            "[webhooks.x]\nscheme = \"standard\"\nsecrets = [\"env:WHSEC\"]",
+            "webhooks.x.secrets: \"env:WHSEC\" begins with whsec_, and what follows is no base64",
+        ),
+        (
+            "[[route]]\nmatch = \"/a\"\nprobe = \"http://ann:hunter2@h\"",
+            "route[0].probe of \"/a\": has credentials in it",
+        ),
+        (
+            "[[route]]\nmatch = \"/a\"\nprobe = \"http://h\"\nprobe_headers = { authorization = \"env:MISSING\" }",
+            "route[0].probe_headers of \"/a\": authorization variable MISSING is not set",
+        ),
+        (
+            "[[route]]\nmatch = \"/a\"\nprobe = \"http://h\"\nprobe_headers = { host = \"hunter2\" }",
+            "route[0].probe_headers of \"/a\": host is a header that every question has from us",
+        ),
+        (
+            "[[route]]\nmatch = \"/a\"\nprobe = \"http://h\"\nprobe_headers = { a = \"hunter2\\n\" }",
+            "route[0].probe_headers of \"/a\": a has a value that no header can have",
+        ),
+        (
+            "[[route]]\nmatch = \"/a\"\nprobe = \"http://h\"\nprobe_headers = \"hunter2\"",
+            "route[0].probe_headers of \"/a\": is no table",
+        ),
         ("[destinations.mail]\nurl = \"mail\"", "destinations.mail.url"),
     ] {
-        let environment = [("LONG", "a secret of more than thirty-two bytes"), ("SHORT", "short")];
+        let environment =
+            [("LONG", "a secret of more than thirty-two bytes"), ("SHORT", "short"), ("WHSEC", "whsec_%%%")];
         let found = told(load_all(format!("{UPSTREAM}{file}"), &environment, &[]));
         assert!(found.len() == 1 && found[0].contains(expected), "{file}: {found:#?}");
         assert!(!found[0].contains("hunter2"), "{found:?}");
@@ -379,11 +438,10 @@ fn what_may_be_regretted_is_a_warning() {
         ("[policy]\nstore_down = \"run\"", "policy.store_down run"),
         ("[policy]\non_5xx = \"store\"", "policy.on_5xx store"),
         ("[policy]\nrequest_bytes_max = \"100MiB\"", "policy.request_bytes_max 104857600"),
-        ("[background]\nreconcile_first = \"2s\"", "background.reconcile_first 2s"),
         ("[background]\naccepted_at_once = 3", "background.accepted_at_once 3"),
         ("[destinations.mail]\nurl = \"http://h\"", "destinations.mail.url http://h"),
-        ("[webhooks.bank]\nkey_pointer = \"/key\"", "webhooks.bank.key_pointer /key"),
-        ("[[route]]\nmatch = \"/a\"\nprobe = \"http://h\"", "route[0].probe http://h"),
+        ("[[route]]\nmatch = \"/a\"\nprobe = \"http://h\"", "route[0].probe http://h/"),
+        ("[[route]]\nmatch = \"/a\"\nprobe_headers = { a = \"b\" }", "route[0].probe_headers -"),
         ("[[route]]\nmatch = \"/a\"\neffects = \"local\"", "route[0].effects local"),
         ("[[route]]\nmatch = \"/a\"\neffects = \"queryable\"", "route[0].effects queryable"),
         ("[[route]]\nmatch = \"PUT /a\"\nrequired = true", "route[0].required true"),
@@ -391,6 +449,11 @@ fn what_may_be_regretted_is_a_warning() {
     ] {
         assert_eq!(warned(file), [expected], "{file}");
     }
+    let long = "[webhooks.bank]\nsecrets = [\"env:S\"]\ntolerance = \"2h\"";
+    let loaded = load_all(format!("{UPSTREAM}{long}"), &[("S", "secret")], &[]).unwrap();
+    assert_eq!(loaded.warnings[0].path, "webhooks.bank.tolerance");
+    let asked = "[[route]]\nmatch = \"/a\"\neffects = \"queryable\"\nprobe = \"http://h\"";
+    assert_eq!(warned(asked), Vec::<String>::new());
     let left_by_a_dialect = "[policy]\ndialect = \"stripe\"\n[[route]]\nmatch = \"/a\"\ndialect = \"ietf\"";
     assert_eq!(warned(left_by_a_dialect), ["route[0].on_5xx store", "route[0].dialect ietf"]);
 }
@@ -414,7 +477,8 @@ fn one_setting_changed_alone_neither_conflicts_with_a_default_nor_makes_it_warn(
         "true",
         "'1MiB'",
     ];
-    let needs_others = |setting: &Setting| matches!(setting.split().0, "tls" | "jwt" | "admin_token");
+    let needs_others =
+        |setting: &Setting| matches!(setting.split().0, "tls" | "jwt" | "admin_token" | "webhooks.*");
     for setting in SETTINGS.iter().filter(|setting| !needs_others(setting)) {
         let values: Vec<_> =
             values.iter().map(|value| (*value).to_owned()).chain(values_of(setting)).collect();
@@ -493,6 +557,85 @@ fn what_is_not_set_is_derived() {
     ] {
         let found = told(load_file(&format!("[policy]\n{file}")));
         assert!(found.len() == 1 && found[0].starts_with(expected), "{file}: {found:?}");
+    }
+}
+
+/// Of a source, what is not set is the preset's; what is set beats it.
+#[test]
+fn a_source_of_webhooks_has_what_its_preset_says_but_for_what_it_says_itself() {
+    let environment = [("S", "whsec_test_secret"), ("W", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")];
+    let webhooks = |file: &str| {
+        let loaded = load_all(format!("{UPSTREAM}{file}"), &environment, &[]);
+        let loaded = loaded.unwrap_or_else(|faults| panic!("{file}: {faults}"));
+        assert!(loaded.warnings.is_empty(), "{file}: {:?}", loaded.warnings);
+        let again = load_all(&loaded.effective, &environment, &[]);
+        let again = again.unwrap_or_else(|faults| panic!("{}: {faults}", loaded.effective));
+        assert_eq!(again.config.webhooks, loaded.config.webhooks, "{}", loaded.effective);
+        loaded.config.webhooks
+    };
+    let [bank] = &webhooks("[webhooks.bank]\nsecrets = ['env:S']\n")[..] else { panic!("one") };
+    assert_eq!(
+        (&*bank.name, bank.scheme, bank.header.as_str()),
+        ("bank", Scheme::Onlyonce, "onlyonce-signature")
+    );
+    assert_eq!((bank.tolerance, bank.public, bank.declined_status), (Duration::from_secs(300), false, 402));
+    assert_eq!((bank.pointers.token.as_str(), bank.pointers.time.as_ref()), ("/token", None));
+    assert_eq!((bank.verdicts.as_ref(), &bank.secrets[0].bytes[..]), (None, &b"whsec_test_secret"[..]));
+
+    let [stripe] = &webhooks("[webhooks.stripe]\nsecrets = ['env:S']\npublic = true\n")[..] else {
+        panic!("one")
+    };
+    assert_eq!((stripe.scheme, stripe.header.as_str()), (Scheme::Stripe, "stripe-signature"));
+    assert_eq!(stripe.pointers.token.as_str(), "/data/object/metadata/onlyonce_token");
+    assert_eq!(stripe.pointers.time.as_ref().unwrap().as_str(), "/created");
+    let verdicts = stripe.verdicts.as_ref().unwrap();
+    assert_eq!(verdicts.get("charge.failed"), Some(&Word::Declined));
+    assert_eq!(verdicts.get("payment_intent.created"), None);
+    assert_eq!(stripe.secrets[0].bytes, b"whsec_test_secret", "Stripe's scheme signs with the text itself");
+
+    let file = "[webhooks.pay]\npreset = 'stripe'\nsecrets = ['env:S']\nheader = 'X-Sig'\ntoken_pointer = '/t'\n\
+                verdicts = { 'charge.captured' = 'ignore', x = 'unknown' }\n";
+    let [pay] = &webhooks(file)[..] else { panic!("one") };
+    assert_eq!((pay.header.as_str(), pay.pointers.token.as_str()), ("x-sig", "/t"));
+    assert_eq!(pay.pointers.key.as_str(), "/data/object/metadata/onlyonce_key");
+    let verdicts = pay.verdicts.as_ref().unwrap();
+    assert_eq!(
+        ["charge.captured", "x", "charge.succeeded"].map(|event| verdicts[event]),
+        [Word::Ignore, Word::Unknown, Word::Happened]
+    );
+
+    let [plain] = &webhooks("[webhooks.stripe]\npreset = 'none'\nsecrets = ['env:S']\n")[..] else {
+        panic!("one")
+    };
+    assert_eq!((plain.preset.name, plain.scheme), ("none", Scheme::Onlyonce));
+    let [standard] = &webhooks(
+        "[webhooks.a]\nscheme = 'standard'\nsecrets = ['env:W', 'env:S2']\n"
+            .replace("'env:S2'", "'env:W'")
+            .as_str(),
+    )[..] else {
+        panic!("one")
+    };
+    assert_eq!((standard.header.as_str(), standard.secrets[0].bytes.len()), ("webhook-signature", 24));
+}
+
+/// What a probe's headers hold is nobody's business, wherever it stands.
+#[test]
+fn a_probe_is_read_with_its_headers_and_they_are_never_shown() {
+    let file = "[background]\nreconcile_first = '3s'\n[[route]]\nmatch = '/a'\neffects = 'queryable'\nprobe = 'https://h/p?x=1'\n\
+                probe_headers = { authorization = 'env:AUTH', x-team = 'hunter3' }\n[[route]]\nmatch = '/b'\n";
+    let loaded = load_all(format!("{UPSTREAM}{file}"), &[("AUTH", "Bearer hunter2")], &[]).unwrap();
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let [a, b] = &loaded.config.routes[..] else { panic!("two routes") };
+    let probe = a.probe.as_ref().unwrap();
+    assert_eq!(probe.uri.to_string(), "https://h/p?x=1");
+    let headers: Vec<_> =
+        probe.headers.iter().map(|(name, value)| (name.as_str(), &value.bytes[..])).collect();
+    assert_eq!(headers, [("authorization", &b"Bearer hunter2"[..]), ("x-team", b"hunter3")]);
+    assert_eq!(a.policy.reconcile_first, Some(Duration::from_secs(3)));
+    assert_eq!((b.policy.reconcile_first, b.probe.as_ref()), (None, None));
+    assert!(loaded.effective.contains("authorization = \"env:AUTH\""), "{}", loaded.effective);
+    for text in [&loaded.effective, &format!("{:?}", loaded.config), &format!("{:?}", loaded.warnings)] {
+        assert!(!text.contains("hunter"), "{text}");
     }
 }
 
@@ -627,8 +770,9 @@ fn every_setting_of_the_table_is_read() {
 
 #[test]
 fn every_word_and_every_example_of_the_table_is_taken() {
-    let is_file =
-        |setting: &Setting| matches!(&*setting.takes, "path of a file" | "secret" | "list of secrets");
+    let is_file = |setting: &Setting| {
+        matches!(&*setting.takes, "path of a file" | "secret" | "list of secrets" | "table of headers")
+    };
     for setting in
         SETTINGS.iter().filter(|setting| !matches!(setting.standing, Standing::Refused) && !is_file(setting))
     {
@@ -653,7 +797,7 @@ fn the_example_is_the_defaults() {
     for setting in SETTINGS.iter().filter(|setting| matches!(setting.standing, Standing::Used)) {
         let Some(default) = setting.default else { continue };
         let (own, name) = setting.split();
-        if matches!(own, "jwt" | "admin_token") {
+        if matches!(own, "jwt" | "admin_token" | "webhooks.*") {
             continue;
         }
         if own != table {

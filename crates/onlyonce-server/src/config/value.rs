@@ -58,6 +58,36 @@ pub(super) fn list<T>(node: &Node, expected: &str, read: impl Fn(&Node) -> Read<
     if wrongs.is_empty() { Ok(elements) } else { Err(wrongs) }
 }
 
+/// The members of a table, each read with its name; every wrong one is told.
+pub(super) fn members<T>(
+    node: &Node,
+    expected: &str,
+    read: impl Fn(&str, &Node) -> Read<T>,
+) -> Read<Vec<(String, T)>> {
+    let Some(table) = node.table() else {
+        let remedy = format!("is no table; write it like {expected}");
+        return Err(vec![Wrong { value: None, remedy }]);
+    };
+    let mut members = Vec::with_capacity(table.len());
+    let mut wrongs = Vec::new();
+    for (name, node) in table {
+        match read(name, node) {
+            Ok(member) => members.push((name.clone(), member)),
+            Err(found) => wrongs.extend(found),
+        }
+    }
+    if wrongs.is_empty() { Ok(members) } else { Err(wrongs) }
+}
+
+pub(super) fn flag(node: &Node) -> Read<bool> {
+    match &node.value {
+        Value::Flag(flag) => Ok(*flag),
+        Value::Text(_) | Value::Integer(_) | Value::List(_) | Value::Table(_) | Value::Odd(_) => {
+            is_no(node, "true or false; write it without quotes")
+        }
+    }
+}
+
 /// `5s`, `250ms`, `23h`, `7d`.
 pub(super) fn span(node: &Node) -> Read<Duration> {
     const EXPECTED: &str = "a span; write it with its unit, like 250ms, 5s, 10m, 23h or 7d";
@@ -204,7 +234,7 @@ pub(super) fn address(node: &Node) -> Read<SocketAddr> {
 
 fn path(node: &Node) -> Read<PathBuf> {
     match text(node)? {
-        empty if empty.is_empty() => wrong(empty, "names no file"),
+        empty if empty.is_empty() => wrong(empty, "names no file; write the path of one"),
         path => Ok(path.into()),
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! No act depends on timing: where order matters, the bank or the server signals.
 
+mod settling;
+
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use super::bank::{Card, Payment};
-use super::client::{Answer, Order};
+use super::client::{Answer, Order, PAYMENTS};
 use super::report::Act;
 use super::stage::Stage;
 
@@ -25,7 +27,7 @@ type Played<'a> = Pin<Box<dyn Future<Output = Result<Act>> + 'a>>;
 pub(crate) type Play = fn(&mut Stage) -> Played<'_>;
 
 /// In order.
-pub(crate) const ALL: [Play; 9] = [
+pub(crate) const ALL: [Play; 12] = [
     |stage| Box::pin(retry(stage)),
     |stage| Box::pin(storm(stage)),
     |stage| Box::pin(waiting_storm(stage)),
@@ -35,6 +37,9 @@ pub(crate) const ALL: [Play; 9] = [
     |stage| Box::pin(bank_closed(stage)),
     |stage| Box::pin(service_away(stage)),
     |stage| Box::pin(service_dies(stage)),
+    |stage| Box::pin(settling::by_probe(stage)),
+    |stage| Box::pin(settling::by_webhook(stage)),
+    |stage| Box::pin(settling::by_person(stage)),
 ];
 /// The last ones, which need a durable store.
 pub(crate) const KILLED: [Play; 2] =
@@ -289,8 +294,8 @@ impl Stage {
 
 /// Ann pays an order named like its key.
 fn order(key: &'static str, card: Card) -> Order {
-    let payment = Payment { order: format!("order-of-{key}"), card, amount: 1_200 };
-    Order { caller: "ann", key, payment, wait: None }
+    let payment = Payment { order: format!("order-of-{key}"), card, amount: 1_200, token: None };
+    Order { caller: "ann", key, path: PAYMENTS, payment, wait: None }
 }
 
 /// Status, body, and what the service itself said in headers.

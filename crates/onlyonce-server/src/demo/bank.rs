@@ -41,6 +41,8 @@ pub(crate) struct Payment {
     pub(crate) order: String,
     pub(crate) card: Card,
     pub(crate) amount: u64,
+    /// The attempt that made it, as the gateway named it to the service; none where the service was called directly.
+    pub(crate) token: Option<String>,
 }
 
 /// Cards that misbehave, each in its own way.
@@ -112,6 +114,11 @@ impl Bank {
     /// How often an order was charged.
     pub(crate) fn charged(&self, order: &str) -> usize {
         self.charges().iter().filter(|charge| charge.payment.order == order).count()
+    }
+
+    /// The charge that an attempt made.
+    pub(crate) fn charge_of(&self, token: &str) -> Option<Charge> {
+        self.charges().into_iter().find(|charge| charge.payment.token.as_deref() == Some(token))
     }
 
     pub(crate) fn charges(&self) -> Vec<Charge> {

@@ -14,6 +14,11 @@ use tokio::task::JoinHandle;
 
 use super::bank::Payment;
 
+/// Payments that only a webhook or a person can tell about, once their answer is lost.
+pub(crate) const PAYMENTS: &str = "/payments";
+/// The same service under a route with a probe: it can be asked what became of them.
+pub(crate) const ASKED: &str = "/payments/asked";
+
 #[derive(Debug)]
 pub(crate) struct Client {
     address: SocketAddr,
@@ -26,6 +31,8 @@ pub(crate) struct Client {
 pub(crate) struct Order {
     pub(crate) caller: &'static str,
     pub(crate) key: &'static str,
+    /// Where it is sent: [`PAYMENTS`], or [`ASKED`].
+    pub(crate) path: &'static str,
     pub(crate) payment: Payment,
     /// `Prefer: wait=N`, in seconds.
     pub(crate) wait: Option<u32>,
@@ -49,11 +56,11 @@ impl Client {
     }
 
     pub(crate) async fn pay(&mut self, order: &Order) -> Result<Answer> {
-        let Payment { order: name, card, amount } = &order.payment;
+        let Payment { order: name, card, amount, token: _ } = &order.payment;
         let body = serde_json::json!({ "order": name, "card": card.name(), "amount": amount }).to_string();
         let mut request = Request::builder()
             .method(Method::POST)
-            .uri("/payments")
+            .uri(order.path)
             .header(CONTENT_TYPE, "application/json")
             .header("idempotency-key", order.key);
         if let Some(seconds) = order.wait {
@@ -64,6 +71,12 @@ impl Client {
 
     pub(crate) async fn ask(&mut self, caller: &str, path: &str) -> Result<Answer> {
         self.send(Request::builder().uri(path), caller, Bytes::new()).await
+    }
+
+    /// Sends bytes to the admin port, as a provider's webhook does.
+    pub(crate) async fn tell(&mut self, path: &str, header: (&str, &str), body: Bytes) -> Result<Answer> {
+        let request = Request::post(path).header(CONTENT_TYPE, "application/json").header(header.0, header.1);
+        self.send(request, "nobody", body).await
     }
 
     /// Pays, and disconnects at `moment`, whatever is in flight.

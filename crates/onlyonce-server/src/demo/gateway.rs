@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use super::client::ASKED;
 use crate::store::Url;
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -19,12 +20,14 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
+    /// Where operators and webhooks come in.
+    pub(crate) admin: SocketAddr,
     process: Child,
 }
 
 impl Gateway {
     /// `onlyonce serve` before the service at `upstream`, on free ports.
-    pub(crate) async fn start(upstream: SocketAddr, store: &Url, name: &str) -> Result<Self> {
+    pub(crate) async fn start(upstream: SocketAddr, store: &Url, name: &str, secret: &str) -> Result<Self> {
         let program = std::env::current_exe().context("this program does not know where it is")?;
         let mut process = Command::new(program)
             .arg("serve")
@@ -32,11 +35,13 @@ impl Gateway {
             .args(["--upstream", &format!("http://{upstream}")])
             // Each run has its own keys, also on a store used before.
             .args(["--set", &format!("service={name}"), "--set", "policy.required=true"])
+            .args(settling(upstream).iter().flat_map(|setting| ["--set", setting]))
             // Its log of the demo's faults would only confuse.
             .args(["--set", "log.filter=off"])
             .env_clear()
             // Not as an argument: it may hold a password, and every user of the machine can see arguments.
             .env("ONLYONCE_STORE", store.whole())
+            .env(BANK_SECRET, secret)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -46,10 +51,11 @@ impl Gateway {
         let mut lines = BufReader::new(stdout).lines();
         let ready =
             timeout(READY_WITHIN, lines.next_line()).await.context("the gateway is not ready in time")??;
-        let Some(address) = ready.as_deref().and_then(address) else {
+        let addresses = ready.as_deref().and_then(addresses);
+        let Some((address, admin)) = addresses else {
             bail!("the gateway said {ready:?} instead of where it listens");
         };
-        Ok(Self { address, process })
+        Ok(Self { address, admin, process })
     }
 
     /// SIGTERM: it finishes requests in flight and closes its store.
@@ -70,10 +76,20 @@ impl Gateway {
     }
 }
 
-/// The address in `ready: gateway http://127.0.0.1:8080 admin …`.
-fn address(ready: &str) -> Option<SocketAddr> {
-    let rest = ready.strip_prefix("ready: gateway http://")?;
-    rest.split(' ').next()?.parse().ok()
+/// The variable with the secret that the bank signs its webhooks with.
+pub(crate) const BANK_SECRET: &str = "ONLYONCE_DEMO_BANK_SECRET";
+
+/// Settings by which unknown outcomes are settled: payments that the service can be asked about, and the bank's webhooks.
+pub(crate) fn settling(service: SocketAddr) -> [String; 2] {
+    let route =
+        format!("match = \"POST {ASKED}\", effects = \"queryable\", probe = \"http://{service}/probe\"");
+    [format!("route=[{{ {route} }}]"), format!("webhooks.bank.secrets=[\"env:{BANK_SECRET}\"]")]
+}
+
+/// The addresses in `ready: gateway http://127.0.0.1:8080 admin http://127.0.0.1:8081 …`.
+fn addresses(ready: &str) -> Option<(SocketAddr, SocketAddr)> {
+    let mut words = ready.split(' ').filter_map(|word| word.strip_prefix("http://"));
+    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -81,9 +97,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_in_the_ready_line() {
+    fn the_addresses_are_in_the_ready_line() {
         let line = "ready: gateway http://127.0.0.1:8080 admin http://127.0.0.1:8081 store memory:";
-        assert_eq!(address(line), Some("127.0.0.1:8080".parse().unwrap()));
-        assert_eq!(address("ready: nothing"), None);
+        let (gateway, admin) = ("127.0.0.1:8080".parse().unwrap(), "127.0.0.1:8081".parse().unwrap());
+        assert_eq!(addresses(line), Some((gateway, admin)));
+        assert_eq!(addresses("ready: nothing"), None);
     }
 }

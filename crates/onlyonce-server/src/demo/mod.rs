@@ -72,8 +72,10 @@ async fn serve(arguments: &cli::Demo, place: &Place) -> Result<Ended> {
         ("--admin", "admin", arguments.admin.to_string()),
         ("--store", "store", place.url.whole()),
     ];
-    let sets = ["service=demo", "policy.required=true"].map(str::to_owned);
-    let sources = Sources { file: None, environment: Vec::new(), sets: sets.into(), flags: flags.into() };
+    let secret = (gateway::BANK_SECRET.to_owned(), format!("secret-{}", place::unique()));
+    let sets = ["service=demo", "policy.required=true"].map(str::to_owned).into_iter();
+    let sets = sets.chain(gateway::settling(service.address)).collect();
+    let sources = Sources { file: None, environment: vec![secret], sets, flags: flags.into() };
     let node = Node::start(config::load(&sources)?.config, Figures::install()?).await?;
     let mut out = io::stdout();
     writeln!(out, "{}\n{}", node.ready(), what_to_try(&node, &service, place))?;
@@ -119,7 +121,14 @@ A bank that takes 10 s. Press Ctrl-C in the middle, run it again, and add -H 'Pr
   curl -i {gateway}/payments -H 'Authorization: Bearer ann' -H 'Idempotency-Key: slow-1' \
     --json '{{"order":"A-2","card":"slow","amount":1200}}'
 
-Card "crashing": charged, then the service dies. Card "closed": the bank turns it away once.
+A card that is charged, and then the service dies: nobody knows, and a retry is told so. A person settles it.
+  curl -i {gateway}/payments -H 'Authorization: Bearer ann' -H 'Idempotency-Key: lost-1' \
+    --json '{{"order":"A-3","card":"crashing","amount":1200}}'
+  onlyonce keys list --state unknown --admin http://{admin}
+  onlyonce keys show SCOPE lost-1 --admin http://{admin}      # says which command settles it
+
+The same at {gateway}/payments/asked, where the service has a probe: retry after a second, and it is settled.
+Card "closed": the bank turns it away once.
 What became of a key, how often the card was really charged, and what the gateway counted:
   curl {gateway}/_onlyonce/keys/first-1 -H 'Authorization: Bearer ann'
   curl http://{service}/ledger

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::bank::{Bank, Card, Charge, Payment};
+use super::client::{ASKED, PAYMENTS};
 
 /// The service while it runs.
 #[derive(Debug)]
@@ -71,7 +72,9 @@ impl Drop for Service {
 async fn serve(listener: TcpListener, bank: Arc<Bank>, killed: Arc<Notify>) {
     let dies = Arc::new(Notify::new());
     let app = Router::new()
-        .route("/payments", post(pay))
+        .route(PAYMENTS, post(pay))
+        .route(ASKED, post(pay))
+        .route("/probe", get(probe))
         .route("/ledger", get(ledger))
         .with_state(Served { bank, dies: dies.clone() });
     let mut connections = JoinSet::new();
@@ -105,8 +108,9 @@ struct Served {
     dies: Arc<Notify>,
 }
 
-async fn pay(State(served): State<Served>, Json(order): Json<Value>) -> Response {
-    let Some(payment) = payment(&order) else {
+async fn pay(State(served): State<Served>, headers: HeaderMap, Json(order): Json<Value>) -> Response {
+    let token = headers.get("onlyonce-token").and_then(|token| token.to_str().ok());
+    let Some(payment) = payment(&order, token) else {
         return (StatusCode::BAD_REQUEST, "send order, card and amount\n").into_response();
     };
     let is_crashing = payment.card == Card::Crashing;
@@ -123,26 +127,50 @@ async fn pay(State(served): State<Served>, Json(order): Json<Value>) -> Response
     created(&charge)
 }
 
-fn payment(order: &Value) -> Option<Payment> {
+fn payment(order: &Value, token: Option<&str>) -> Option<Payment> {
     Some(Payment {
         order: order["order"].as_str()?.to_owned(),
         card: Card::named(order["card"].as_str()?)?,
         amount: order["amount"].as_u64()?,
+        token: token.map(str::to_owned),
     })
 }
 
-/// Includes the charge's number, so that a second charge would differ.
 fn created(charge: &Charge) -> Response {
-    let location = format!("/payments/{}", charge.number);
-    let body =
-        json!({ "payment": charge.number, "order": charge.payment.order, "amount": charge.payment.amount });
-    (StatusCode::CREATED, [(header::LOCATION, location)], Json(body)).into_response()
+    (StatusCode::CREATED, [(header::LOCATION, location(charge))], Json(receipt(charge))).into_response()
+}
+
+fn location(charge: &Charge) -> String {
+    format!("{PAYMENTS}/{}", charge.number)
+}
+
+/// Includes the charge's number, so that a second charge would differ.
+pub(crate) fn receipt(charge: &Charge) -> Value {
+    json!({ "payment": charge.number, "order": charge.payment.order, "amount": charge.payment.amount })
+}
+
+/// What became of an attempt: the gateway asks this about payments whose answer was lost.
+async fn probe(State(served): State<Served>, uri: Uri) -> Json<Value> {
+    // A token needs no decoding: hex digits and a dot.
+    let token = uri.query().unwrap_or_default().split('&').find_map(|part| part.strip_prefix("token="));
+    let charge = token.and_then(|token| served.bank.charge_of(token));
+    Json(match charge {
+        Some(charge) => json!({
+            "verdict": "happened",
+            "response": {
+                "status": 201,
+                "headers": { "content-type": "application/json", "location": location(&charge) },
+                "body": receipt(&charge).to_string(),
+            },
+        }),
+        None => json!({ "verdict": "did-not-happen" }),
+    })
 }
 
 async fn ledger(State(served): State<Served>) -> Result<Json<Value>, Infallible> {
     let charges = served.bank.charges();
     let charges = charges.iter().map(|charge| {
-        let Payment { order, card, amount } = &charge.payment;
+        let Payment { order, card, amount, token: _ } = &charge.payment;
         json!({ "payment": charge.number, "order": order, "card": card.name(), "amount": amount })
     });
     Ok(Json(charges.collect()))

@@ -6,6 +6,7 @@
 //!                the store
 //! ```
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -23,6 +24,8 @@ pub(crate) struct Stage {
     pub(crate) url: Url,
     /// Part of every scope, so that a store used before has no keys of this run.
     name: String,
+    /// What the bank signs its webhooks with.
+    pub(crate) secret: String,
     gateway: Option<Gateway>,
 }
 
@@ -30,14 +33,23 @@ impl Stage {
     pub(crate) async fn set(bank: Arc<Bank>, url: Url) -> Result<Self> {
         let name = format!("demo-{}", super::place::unique());
         let service = Service::start(bank.clone(), Service::any_port()).await?;
-        let gateway = Some(Gateway::start(service.address, &url, &name).await?);
-        Ok(Self { bank, service, url, name, gateway })
+        let secret = format!("secret-of-{name}");
+        let gateway = Some(Gateway::start(service.address, &url, &name, &secret).await?);
+        Ok(Self { bank, service, url, name, secret, gateway })
     }
 
     /// A client of the gateway.
     pub(crate) async fn client(&self) -> Result<Client> {
-        let gateway = self.gateway.as_ref().context("the gateway was killed and not started again")?;
-        Client::connect(gateway.address).await
+        Client::connect(self.gateway()?.address).await
+    }
+
+    /// Where operators and webhooks come in.
+    pub(crate) fn admin(&self) -> Result<SocketAddr> {
+        Ok(self.gateway()?.admin)
+    }
+
+    fn gateway(&self) -> Result<&Gateway> {
+        self.gateway.as_ref().context("the gateway was killed and not started again")
     }
 
     /// Stops the gateway, which closes its store.
@@ -53,7 +65,8 @@ impl Stage {
         if let Some(gateway) = self.gateway.take() {
             gateway.kill().await?;
         }
-        self.gateway = Some(Gateway::start(self.service.address, &self.url, &self.name).await?);
+        let (service, secret) = (self.service.address, &self.secret);
+        self.gateway = Some(Gateway::start(service, &self.url, &self.name, secret).await?);
         Ok(())
     }
 }

@@ -270,18 +270,18 @@ impl Target {
 
     /// Answers the client, records the outcome and logs it.
     fn tell(&self, failure: &Failure, attempt: Option<&Attempt>) -> Response<Body> {
-        let key = attempt.map(|attempt| attempt.key().digest_short());
-        let key = key.as_ref().map(tracing::field::display);
+        let record = attempt.map(|attempt| attempt.handle().id.short());
+        let record = record.as_ref().map(tracing::field::display);
         let refusal = match failure {
             Failure::DidNotRun(why) => {
-                tracing::warn!(upstream = %self.authority, key, why, "the request did not reach the service");
+                tracing::warn!(upstream = %self.authority, record, why, "the request did not reach the service");
                 if let Some(attempt) = attempt {
                     attempt.did_not_run();
                 }
                 Refusal::UpstreamUnreachable
             }
             Failure::Unknown(reason, why) => {
-                tracing::warn!(upstream = %self.authority, key, why, "whether the service did the work is not known");
+                tracing::warn!(upstream = %self.authority, record, why, "whether the service did the work is not known");
                 if let Some(attempt) = attempt {
                     attempt.unknown_because(*reason);
                 }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use super::headers::{self, Asker};
 use super::site::{Route, Site};
 use super::{own, path};
 use crate::caller::ClientCertificate;
+use crate::webhook::{self, Port};
 
 /// The current site, shared by all connections.
 pub(crate) type Sites = Arc<RwLock<Arc<Site>>>;
@@ -33,32 +35,47 @@ pub(crate) struct Front {
     pub(crate) head: Head,
 }
 
-/// The answer to a refused request.
+/// The answer to a request that is not forwarded.
 type Refused = Box<Response<Bytes>>;
+/// An answer that takes a while.
+type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 type Answer = Result<Response<onlyonce::Body<Body>>, Infallible>;
 type Forwarding = <Forward as Service<Request<onlyonce::Body<Incoming>>>>::Future;
 
 impl hyper::service::Service<Request<Incoming>> for Front {
     type Response = Response<onlyonce::Body<Body>>;
     type Error = Infallible;
-    type Future = Either<ResponseFuture<Forwarding, Body, Infallible>, Ready<Answer>>;
+    type Future = Either<ResponseFuture<Forwarding, Body, Infallible>, Either<Ready<Answer>, Answering>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let site = self.sites.read().unwrap_or_else(PoisonError::into_inner).clone();
         match self.enter(request, &site) {
-            Ok((request, route)) => Either::Left(route.service.clone().call(request)),
-            Err(answer) => Either::Right(ready(Ok((*answer).map(onlyonce::Body::whole)))),
+            Ok(Entered::Routed(request, route)) => Either::Left(route.service.clone().call(request)),
+            Ok(Entered::Webhook(request)) => Either::Right(Either::Right(take(&site, request))),
+            Err(answer) => Either::Right(Either::Left(ready(Ok((*answer).map(onlyonce::Body::whole))))),
         }
     }
 }
 
+/// A request that is no nonsense.
+enum Entered<'a> {
+    /// For a service, or about a key.
+    Routed(Request<Incoming>, &'a Route),
+    /// For us: what became of somebody's request.
+    Webhook(Request<Incoming>),
+}
+
+fn take(site: &Site, request: Request<Incoming>) -> Answering {
+    let webhooks = site.webhooks.clone();
+    Box::pin(async move {
+        let name = webhook::named_in(request.uri().path()).unwrap_or_default().to_owned();
+        Ok(webhooks.take(Port::Gateway, &name, request).await.map(onlyonce::Body::whole))
+    })
+}
+
 impl Front {
     /// The normalised request and its route, or an answer.
-    fn enter<'a>(
-        &self,
-        mut request: Request<Incoming>,
-        site: &'a Site,
-    ) -> Result<(Request<Incoming>, &'a Route), Refused> {
+    fn enter<'a>(&self, mut request: Request<Incoming>, site: &'a Site) -> Result<Entered<'a>, Refused> {
         if *request.method() == Method::CONNECT {
             return Err(own::no_tunnels().into());
         }
@@ -71,6 +88,9 @@ impl Front {
         spell(&mut request)?;
         if let Some(answer) = site.published.answer(request.method(), request.uri().path()) {
             return Err(Box::new(answer));
+        }
+        if webhook::named_in(request.uri().path()).is_some() {
+            return Ok(Entered::Webhook(request));
         }
         if let Some(answer) = own::answer(&request) {
             return Err(answer.into());
@@ -88,7 +108,7 @@ impl Front {
         if asked.is_some() || request.headers().contains_key(&route.policy.header) {
             request = self.identified(request, route, site);
         }
-        Ok((request, route))
+        Ok(Entered::Routed(request, route))
     }
 
     /// Adds the caller's identity, if the layer may need it.

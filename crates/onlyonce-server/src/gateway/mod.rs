@@ -40,6 +40,7 @@ pub(crate) use self::worker::Place;
 use self::worker::Worker;
 use crate::config::Config;
 use crate::tls::Acceptor;
+use crate::webhook::Webhooks;
 
 /// How long abandoned requests may take to record their state and answer their clients.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
@@ -57,6 +58,7 @@ pub(crate) struct Gateway {
     open: watch::Sender<()>,
     accepting: JoinHandle<()>,
     config: RwLock<Config>,
+    webhooks: Arc<Webhooks>,
 }
 
 impl Gateway {
@@ -72,7 +74,8 @@ impl Gateway {
             format!("cannot listen on \"{}\"; set listen to a free address", config.listen)
         })?;
         let address = tcp.local_addr()?;
-        let site = || Site::new(&config, &engine, &Ending::of(&phase), None);
+        let webhooks = Webhooks::new(engine.clone(), &config);
+        let site = || Site::new(&config, &engine, &webhooks, &Ending::of(&phase), None);
         let (workers, threads) = Worker::start_all(place, site)?;
         let listener = Listener {
             tcp,
@@ -93,6 +96,7 @@ impl Gateway {
             open,
             accepting,
             config: RwLock::new(config),
+            webhooks,
         })
     }
 
@@ -124,13 +128,19 @@ impl Gateway {
         for (worker, site) in self.workers.iter().zip(sites) {
             worker.set_site(site);
         }
+        self.webhooks.reload(&config);
         *held = config;
         Ok(stays)
     }
 
     /// A worker's new site.
     fn site(&self, config: &Config, worker: &Worker) -> Result<Site> {
-        Site::new(config, &self.engine, &Ending::of(&self.phase), Some(&worker.site()))
+        Site::new(config, &self.engine, &self.webhooks, &Ending::of(&self.phase), Some(&worker.site()))
+    }
+
+    /// Who takes webhooks, with the current settings.
+    pub(crate) fn webhooks(&self) -> Arc<Webhooks> {
+        self.webhooks.clone()
     }
 
     /// The current settings.

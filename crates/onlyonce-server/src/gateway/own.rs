@@ -12,7 +12,7 @@ use crate::problem;
 const PREFIX: &str = "/_onlyonce";
 
 /// The answer to a request on one of the gateway's own paths. `None` if it is for a service, or a query about a key, which
-/// the layer answers. The path is normalised.
+/// the layer answers. Webhooks have been taken before. The path is normalised.
 pub(crate) fn answer<B>(request: &Request<B>) -> Option<Response<Bytes>> {
     if !is_own(request.uri().path()) || asked_route(request.method(), request.uri()).is_some() {
         return None;

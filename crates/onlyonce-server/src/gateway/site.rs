@@ -17,6 +17,7 @@ use crate::caller::Callers;
 use crate::config::{self, Config, Pattern, Upstream};
 use crate::published::Published;
 use crate::tls::Connector;
+use crate::webhook::Webhooks;
 
 /// Everything that depends on the settings. A reload makes a new one; a request keeps the one it began with.
 pub(crate) struct Site {
@@ -24,6 +25,7 @@ pub(crate) struct Site {
     routes: Vec<Route>,
     default: Route,
     pub(crate) published: Published,
+    pub(crate) webhooks: Arc<Webhooks>,
     pools: HashMap<Upstream, Arc<Pool>>,
 }
 
@@ -41,6 +43,7 @@ impl Site {
     pub(crate) fn new(
         config: &Config,
         engine: &Arc<Engine>,
+        webhooks: &Arc<Webhooks>,
         ending: &Ending,
         before: Option<&Self>,
     ) -> Result<Self> {
@@ -70,7 +73,14 @@ impl Site {
         let routes = config.routes.iter().map(&mut made).collect::<Result<_>>()?;
         let default = made(&config.default)?;
         let published = Published::of(config);
-        Ok(Self { callers: Callers::new(config)?, routes, default, published, pools })
+        Ok(Self {
+            callers: Callers::new(config)?,
+            routes,
+            default,
+            published,
+            webhooks: webhooks.clone(),
+            pools,
+        })
     }
 
     /// The first route that matches, or the default.

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::{HTTP1, HTTP2, Stream, files, provider};
-use crate::config::{Config, Protocol, Upstream};
+use crate::config::{Config, Protocol, Route, Upstream};
 
 /// The time limit for DNS, TCP and TLS together. A working network takes a fraction of it.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Makes connections to upstreams.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    /// `None` if no upstream uses TLS: then no CAs are needed.
+    /// `None` if no upstream and no probe uses TLS: then no CAs are needed.
     tls: Option<Arc<ClientConfig>>,
 }
 
@@ -38,10 +38,13 @@ pub(crate) struct Connected {
 }
 
 impl Connector {
-    /// For the upstreams of `config`: certificates are checked against `upstream_ca` alone, or else the system's roots.
+    /// For the upstreams and probes of `config`: certificates are checked against `upstream_ca` alone, or else the system's roots.
     pub(crate) fn new(config: &Config) -> Result<Self> {
-        let mut upstreams = config.routes.iter().chain([&config.default]).map(|route| &route.upstream);
-        if !upstreams.any(has_tls) {
+        let routes = || config.routes.iter().chain([&config.default]);
+        let is_asked_by_tls = |route: &Route| {
+            route.probe.as_ref().is_some_and(|probe| probe.uri.scheme() == Some(&Scheme::HTTPS))
+        };
+        if !routes().any(|route| has_tls(&route.upstream) || is_asked_by_tls(route)) {
             return Ok(Self { tls: None });
         }
         let roots = match &config.upstream_ca {

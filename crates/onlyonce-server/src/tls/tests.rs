@@ -349,10 +349,12 @@ fn config(upstream: Upstream, upstream_ca: Option<PathBuf>) -> Config {
         upstream_ca,
         jwt: None,
         routes: Vec::new(),
-        default: Route { name: "*".into(), pattern: None, upstream, policy: Policy::default() },
+        default: Route { name: "*".into(), pattern: None, upstream, policy: Policy::default(), probe: None },
         background: onlyonce::worker::Background::default(),
+        probing: Default::default(),
+        webhooks: Vec::new(),
         admin_tokens: Vec::new(),
-        log: Log { filter: "info".into(), format: LogFormat::Text },
+        log: Log { filter: "info".into(), format: LogFormat::Text, decisions: true },
     }
 }
 

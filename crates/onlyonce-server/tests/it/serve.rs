@@ -39,12 +39,12 @@ impl Serving {
         Self { child, ready, errors }
     }
 
-    fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         let url = self.ready.split_whitespace().nth(2).expect("the ready line has a URL");
         url.strip_prefix("http://").expect("in clear").parse().expect("an address")
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill")
             .args([&format!("-{name}"), &self.child.id().to_string()])
             .status()

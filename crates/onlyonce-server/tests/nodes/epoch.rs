@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use onlyonce::operate::{Forgotten, Operator, Order};
 use onlyonce::store::Query;
 use onlyonce::store::postgres::{Options, Postgres};
-use onlyonce::{Engine, Force, Forgotten};
+use onlyonce::{Engine, Force};
 use onlyonce_core::record::Id;
 
 use crate::client::{Answer, pay, until};
@@ -34,6 +35,23 @@ async fn has_a_copy(node: &Node, first: &Answer) {
     .await;
 }
 
+fn ordered() -> Order {
+    let operator = Operator {
+        who: "local".into(),
+        role: "operate".into(),
+        claims: None,
+        from: None,
+        via: "store".into(),
+    };
+    Order {
+        operator,
+        reason: "asked by the customer".into(),
+        force: Force::No,
+        expected: None,
+        dry_run: false,
+    }
+}
+
 /// X04: once forgetting is reported, no other process replays its copy.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_forgotten_is_replayed_by_no_process_once_that_is_reported() {
@@ -44,7 +62,8 @@ async fn what_was_forgotten_is_replayed_by_no_process_once_that_is_reported() {
     has_a_copy(&one, &first).await;
     has_a_copy(&two, &first).await;
     let engine = operator(&site).await;
-    assert_eq!(engine.forget(only(&engine).await, Force::No).await.unwrap(), Forgotten::Done);
+    let forgotten = engine.forget(only(&engine).await, &ordered()).await.unwrap();
+    assert!(matches!(forgotten, Forgotten::Done(_)));
     let again = pay(two.address, "k").await.unwrap();
     assert!(again.status == 201 && !again.is_replay(), "{again:?}");
     assert_eq!(service.calls("k"), 2);
@@ -63,7 +82,7 @@ async fn a_process_that_stood_still_does_not_replay_what_was_forgotten_meanwhile
     let engine = operator(&site).await;
     let id = only(&engine).await;
     two.signal("STOP").await;
-    assert_eq!(engine.forget(id, Force::No).await.unwrap(), Forgotten::Done);
+    assert!(matches!(engine.forget(id, &ordered()).await.unwrap(), Forgotten::Done(_)));
     two.signal("CONT").await;
     let again = pay(two.address, "k").await.unwrap();
     assert!(again.status == 201 && !again.is_replay(), "{again:?}");

@@ -10,8 +10,8 @@ use onlyonce_core::time::Timestamp;
 use super::{Entry, Page, Query, Written};
 use crate::{Cursor, Error, ErrorKind, listing};
 
-/// How many entries a page of a narrowed log examines.
-pub(crate) const EXAMINED_MAX: usize = listing::EXAMINED_MAX;
+/// How many entries a page of a narrowed log examines. They lie in the order of time.
+pub(crate) const EXAMINED_MAX: usize = 10_000;
 
 /// The columns of an entry, in the order of [`texts`]; then whether it was forced.
 pub(crate) const COLUMNS: &str = "id, who, role, via, action, result, claims, from_address, scope, scope_label, key, \

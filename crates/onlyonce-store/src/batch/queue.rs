@@ -152,7 +152,7 @@ impl<L> Queue<L> {
         self.in_flight -= 1;
         self.rows_in_flight -= ids.len();
         for id in ids {
-            let behind = self.behind.get_mut(id).expect("an id in flight is taken");
+            let behind = self.behind.get_mut(id).expect("every id in flight has an entry in `behind`");
             match behind.pop_front() {
                 Some(next) => self.ready.push_back(next),
                 None => drop(self.behind.remove(id)),

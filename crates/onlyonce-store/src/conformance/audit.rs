@@ -240,7 +240,7 @@ pub async fn entries_are_deleted_by_age(store: Shared) {
     for name in ["e1", "e2", "e3"] {
         write(&store, entry(name)).await;
     }
-    let reap = async |age, limit| store.audit().reap(age, limit).await.expect("an answer");
+    let reap = async |age, limit| store.audit().prune(age, limit).await.expect("an answer");
     assert_eq!(reap(HOUR, ALL).await, 0);
     assert_eq!(reap(Duration::MAX, ALL).await, 0);
     let last = all(&store).await[0].at;

@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 
 use onlyonce_core::machine;
-use onlyonce_core::record::{Id, Revision, Seen};
+use onlyonce_core::record::{Draft, Id, Revision, Seen};
 use onlyonce_core::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 
@@ -29,13 +29,16 @@ pub(super) fn all(connection: &mut Connection, now: Timestamp) -> Result<usize, 
             let found = page(&transaction, state.as_str(), &after, now)?;
             let Some((last, _)) = found.last() else { break };
             after = last.0.to_vec();
+            let mut settled = Vec::new();
             for (id, seen) in found {
-                abandoned += usize::from(one(&transaction, id, seen, now)?);
+                settled.extend(one(&transaction, id, seen, now)?);
             }
             keep_time(&transaction, now)?;
             failpoint!("sqlite.abandon.before");
             transaction.commit()?;
             failpoint!("sqlite.abandon.after");
+            abandoned += settled.len();
+            settled.iter().for_each(tell);
         }
     }
     Ok(abandoned)
@@ -55,13 +58,31 @@ fn page(connection: &Connection, state: &str, after: &[u8], now: Timestamp) -> r
     connection.prepare_cached(&SQL)?.query_map(params![state, after, ROWS_MAX], understand)?.collect()
 }
 
+/// What was written about an attempt that was left running.
+type Settled = (Id, Box<Draft>);
+
 /// A record that cannot be understood stays as it is: whoever asks for it is told.
-fn one(connection: &Connection, id: Id, seen: Result<Seen, Error>, now: Timestamp) -> Result<bool, Refused> {
-    let Ok(seen) = seen else { return Ok(false) };
-    let Some(next) = machine::abandon(&seen) else { return Ok(false) };
-    let change = Change::new(Some(seen.revision), mint(connection)?, next);
+fn one(
+    connection: &Connection,
+    id: Id,
+    seen: Result<Seen, Error>,
+    now: Timestamp,
+) -> Result<Option<Settled>, Refused> {
+    let Ok(seen) = seen else { return Ok(None) };
+    let Some(next) = machine::abandon(&seen) else { return Ok(None) };
+    let change = Change::new(Some(seen.revision), mint(connection)?, next.clone());
     Swap::of(id, change).run(connection, now)?;
-    Ok(true)
+    Ok(Some((id, next)))
+}
+
+fn tell((id, written): &Settled) {
+    tracing::warn!(
+        record = %id.short(),
+        route = written.route.as_deref().unwrap_or_default(),
+        attempt = written.attempt,
+        is = %written.state.name(),
+        "a process that is gone had left this request running"
+    );
 }
 
 /// 64 random bits: SQLite's own generator is seeded by the system.

@@ -202,7 +202,7 @@ impl Audit for GuestStore {
         self.read(move |snapshot| audit::list(&snapshot.transaction, &query)).await
     }
 
-    async fn reap(&self, _age: Duration, _limit: usize) -> Result<usize, Error> {
+    async fn prune(&self, _age: Duration, _limit: usize) -> Result<usize, Error> {
         self.refused()
     }
 }

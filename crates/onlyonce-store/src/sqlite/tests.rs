@@ -37,7 +37,7 @@ impl Folder {
         self.0.join("onlyonce.db")
     }
 
-    async fn open(&self) -> Arc<Sqlite> {
+    pub(super) async fn open(&self) -> Arc<Sqlite> {
         Arc::new(Sqlite::open(self.file(), Options::default()).await.unwrap())
     }
 }
@@ -48,7 +48,7 @@ impl Drop for Folder {
     }
 }
 
-fn draft(key: &str, body_bytes: usize) -> (Id, Box<Draft>) {
+pub(super) fn draft(key: &str, body_bytes: usize) -> (Id, Box<Draft>) {
     let (scope, key) = (Scope::stored([1; 32], None), Key::stored(key));
     let id = Id::of(&scope, &key);
     let body = Bytes::from(vec![7; body_bytes]);

@@ -121,6 +121,7 @@ enum Fault {
     EraseDeletesNothing,
     EraseLeavesLabels,
     EraseBlanksTooEarly,
+    EraseLeavesTheArchive,
 }
 
 /// How long a cursor of the memory engine is: a moment and an id.
@@ -135,6 +136,7 @@ struct Broken {
     ids: Mutex<HashMap<Id, Id>>,
     first_states: Mutex<HashMap<Id, StateName>>,
     claimed: Mutex<Vec<Claimed>>,
+    archive: Mutex<Vec<(Id, Record)>>,
 }
 
 impl Broken {
@@ -146,6 +148,7 @@ impl Broken {
             ids: Mutex::default(),
             first_states: Mutex::default(),
             claimed: Mutex::default(),
+            archive: Mutex::default(),
         }
     }
 
@@ -436,8 +439,24 @@ impl Store for Broken {
                 }
                 Ok(reaped)
             }
+            Fault::EraseLeavesTheArchive => {
+                let expired = self
+                    .all()
+                    .await
+                    .into_iter()
+                    .filter(|(_, seen)| machine::may_reap(&seen.record, seen.now));
+                let expired = expired.map(|(id, seen)| (id, Record::clone(&seen.record)));
+                self.archive.lock().unwrap().extend(expired);
+                Store::reap(&self.inner, limit).await
+            }
             _ => Store::reap(&self.inner, limit).await,
         }
+    }
+
+    async fn archived(&self, id: Id, _limit: usize) -> Result<Option<Vec<Record>>, Error> {
+        let archive = self.archive.lock().unwrap();
+        let kept = archive.iter().filter(|(kept, _)| *kept == id).map(|(_, record)| record.clone());
+        Ok((self.fault == Fault::EraseLeavesTheArchive).then(|| kept.collect()))
     }
 
     async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
@@ -536,13 +555,13 @@ impl Audit for Broken {
         Ok(page)
     }
 
-    async fn reap(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
         let (age, limit) = match self.fault {
             Fault::AuditIgnoresAge => (Duration::ZERO, limit),
             Fault::AuditReapIgnoresLimit => (age, usize::MAX),
             _ => (age, limit),
         };
-        self.inner.audit().reap(age, limit).await
+        self.inner.audit().prune(age, limit).await
     }
 }
 
@@ -762,5 +781,6 @@ caught! {
     erase_ignores_expiry: EraseIgnoresExpiry by erase::erasing_leaves_what_has_not_expired
     erase_ignores_limit: EraseIgnoresLimit by erase::erasing_deletes_no_more_than_the_limit
     erase_leaves_labels: EraseLeavesLabels by erase::erasing_takes_keys_and_labels_out_of_the_log
+    erase_leaves_the_archive: EraseLeavesTheArchive by erase::erasing_reaches_the_archive
     erase_blanks_too_early: EraseBlanksTooEarly by erase::erasing_takes_keys_and_labels_out_of_the_log
 }

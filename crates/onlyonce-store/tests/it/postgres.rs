@@ -1,8 +1,10 @@
 //! Tests of PostgreSQL alone. What all engines share is in the conformance suite.
 
+mod audit;
 mod batches;
 mod due;
 mod expired;
+mod listing;
 mod lone;
 mod looks;
 mod migrations;

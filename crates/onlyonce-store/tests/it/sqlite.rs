@@ -3,6 +3,7 @@
 mod failed_sync;
 mod folder;
 mod full;
+mod guest;
 mod kill;
 mod load;
 mod owner;

@@ -289,8 +289,8 @@ impl Server {
     }
 
     fn answers(&self) -> bool {
-        let mut psql = Command::new(self.binaries.join("psql"));
-        psql.args(["-X", "-c", "SELECT 1", &self.url(USER)]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut psql = self.psql(USER);
+        psql.args(["-c", "SELECT 1"]).stdout(Stdio::null()).stderr(Stdio::null());
         psql.status().is_ok_and(|status| status.success())
     }
 

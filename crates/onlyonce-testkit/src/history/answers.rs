@@ -4,8 +4,8 @@ use super::{Answer, Attempt, Broken, Checker, Completed, Effects, Said, Stored, 
 
 /// How soon a duplicate that waits hears of the answer, at the latest.
 const WOKEN_WITHIN_MS: u64 = 1_000;
-/// How soon after the last fault a node has found the store again, at the latest: a breaker that is open, and the longest
-/// pause of what is tried on.
+/// How soon after the last fault a node has found the store again, at the latest: the time that a breaker stays open, and
+/// the longest pause between two tries of a write.
 const FOUND_WITHIN_MS: u64 = 3_000;
 
 impl Checker<'_> {
@@ -139,8 +139,9 @@ impl Checker<'_> {
         self.uses[first + found].told_at.get_or_insert(self.index);
     }
 
-    /// The use of the key that a replay is from which is not known to be on record; or what is wrong with it. Where the store
-    /// is not watched, it may be the first one to say what is on record there.
+    /// For a replay that is on record in none of the uses that its request overlapped: the use in which an attempt gave that
+    /// answer, or what is wrong with the replay. Where the store is not watched, a replay may be the first to show what is on
+    /// record.
     fn given_in(&self, request: u32, said: &Said) -> Result<usize, Broken> {
         let gave = |attempt: &&Attempt| {
             attempt.executed.contains(said) || attempt.ended.iter().any(|(_, own)| own.as_ref() == Some(said))

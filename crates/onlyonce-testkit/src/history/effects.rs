@@ -8,9 +8,9 @@ impl Checker<'_> {
         let (present, is_calm, now) = (self.uses.len() - 1, self.healed_at.is_some(), self.now);
         let attempt = self.attempts.entry(token).or_insert_with(|| Attempt::of(present));
         let (use_index, is_reserved) = (attempt.use_index, attempt.is_reserved);
-        let (has_began, is_released) = (attempt.has_began, attempt.is_released);
-        (attempt.has_began, attempt.is_calm, attempt.began_at) = (true, is_calm, now);
-        if has_began {
+        let (has_begun, is_released) = (attempt.has_begun, attempt.is_released);
+        (attempt.has_begun, attempt.is_calm, attempt.began_at) = (true, is_calm, now);
+        if has_begun {
             self.broken(Broken::BeganTwice, format!("token {token}"));
         }
         // Where another attempt is safe, a slow one may begin after its record was released: it is superseded.
@@ -50,7 +50,7 @@ impl Checker<'_> {
 
     pub(super) fn executed(&mut self, token: u32, said: &Said) {
         let now = self.now;
-        let Some(attempt) = self.attempts.get_mut(&token).filter(|attempt| attempt.has_began) else {
+        let Some(attempt) = self.attempts.get_mut(&token).filter(|attempt| attempt.has_begun) else {
             self.broken(Broken::ExecutedUnasked, format!("token {token}"));
             return;
         };
@@ -110,7 +110,7 @@ impl Attempt {
         Self {
             use_index,
             is_reserved: false,
-            has_began: false,
+            has_begun: false,
             began_at: 0,
             is_calm: false,
             is_released: false,

@@ -95,7 +95,7 @@ impl Checker<'_> {
 
     fn released(&mut self, token: u32, was: &State) {
         let attempt = self.attempts.get(&token);
-        let nothing_sent = attempt.is_none_or(|attempt| !attempt.has_began);
+        let nothing_sent = attempt.is_none_or(|attempt| !attempt.has_begun);
         let said_so = attempt
             .is_some_and(|attempt| attempt.ended.iter().any(|(meaning, _)| *meaning == Meaning::DidNotRun));
         let is_ruled = self.present().verdicts.contains(&Verdict::DidNotHappen);

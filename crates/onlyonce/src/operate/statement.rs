@@ -47,6 +47,13 @@ impl Subject {
             Self::Work(id) => id,
         }
     }
+
+    fn as_ruled(self) -> About {
+        match self {
+            Self::Attempt(handle) => About::Attempt(handle.token),
+            Self::Work(_) => About::Work,
+        }
+    }
 }
 
 /// What became of a statement.
@@ -81,7 +88,7 @@ impl Engine {
         let id = statement.about.id();
         let mut seen = self.find(id).await?;
         let Some(found) = &seen else { return Ok(Heard::Ignored(NO_RECORD)) };
-        if is_too_early(found, &statement) {
+        if is_too_early(found, statement.about, statement.at) {
             return Ok(Heard::Ignored(EARLIER_USE));
         }
         let verdict = match machine::is_unknown(&found.record) {
@@ -106,13 +113,37 @@ impl Engine {
         Err(contended())
     }
 
+    /// Keeps an event that says nothing about the outcome in the history of an unknown record. Best effort: of two that
+    /// write at once, one is kept.
+    ///
+    /// # Errors
+    ///
+    /// Where the store does not answer.
+    pub async fn note(
+        &self,
+        about: Subject,
+        at: Timestamp,
+        source: &Arc<str>,
+        detail: &str,
+    ) -> Result<(), Error> {
+        let id = about.id();
+        let seen = self.find(id).await?.filter(|seen| !is_too_early(seen, about, at));
+        let Some(seen) = seen else { return Ok(()) };
+        let statement = machine::Statement {
+            source: Some(source.clone()),
+            detail: Some(shortened(detail)),
+            ..machine::Statement::by(Source::Webhook)
+        };
+        if let Some(draft) = machine::note(&seen, about.as_ruled(), &statement) {
+            self.swap_with(&id, Some(&seen), draft, None, STORE_TIMEOUT).await?;
+        }
+        Ok(())
+    }
+
     fn statement_ruling(&self, seen: &Seen, statement: &Statement, verdict: &Verdict) -> Ruling {
         Ruling {
             verdict: verdict.clone(),
-            about: match statement.about {
-                Subject::Attempt(handle) => About::Attempt(handle.token),
-                Subject::Work(_) => About::Work,
-            },
+            about: statement.about.as_ruled(),
             statement: machine::Statement {
                 by: Source::Webhook,
                 who: None,
@@ -143,10 +174,10 @@ impl Engine {
 }
 
 /// A statement without a token is about whichever use of the key stood when it happened.
-fn is_too_early(seen: &Seen, statement: &Statement) -> bool {
-    match statement.about {
+fn is_too_early(seen: &Seen, about: Subject, at: Timestamp) -> bool {
+    match about {
         Subject::Attempt(_) => false,
-        Subject::Work(_) => statement.at.plus(CLOCKS_DIFFER) < seen.record.created_at,
+        Subject::Work(_) => at.plus(CLOCKS_DIFFER) < seen.record.created_at,
     }
 }
 

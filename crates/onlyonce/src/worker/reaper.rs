@@ -32,7 +32,7 @@ impl Engine {
         let mut reaped = 0;
         loop {
             let began = Instant::now();
-            let reap = self.store().audit().reap(age, batch);
+            let reap = self.store().audit().prune(age, batch);
             let count = self.guarded(Operation::Reap, super::STORE_TIMEOUT, reap).await?;
             reaped += count;
             if count < batch {

@@ -12,7 +12,6 @@
 //!    as a dead letter.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -26,10 +25,8 @@ use tokio::time::{Instant, timeout};
 use super::{STORE_TIMEOUT, rest_after};
 use crate::counts::{self, Operation};
 use crate::engine::{Engine, contended, fresh_token};
-use crate::probe::{Answer, Failure, Probe, Question, TIME_OUT};
+use crate::probe::{Answer, Failure, Probe, Question};
 
-/// For how long a claim keeps other nodes from asking: twice as long as a probe may take.
-const CLAIMED_FOR: Duration = Duration::from_secs(20);
 /// How many records are looked at in one batch.
 const BATCH: usize = 100;
 /// How often a record may change under an answer.
@@ -70,7 +67,7 @@ impl Engine {
             None => None,
         };
         let _place = places.acquire().await;
-        let Some(claim) = machine::ask(&seen, CLAIMED_FOR) else { return Ok(false) };
+        let Some(claim) = machine::ask(&seen, probes.time_out * 2) else { return Ok(false) };
         failpoint!("reconcile.claim.before");
         let claimed = self.swap(&id, Some(&seen), claim, STORE_TIMEOUT).await?;
         failpoint!("reconcile.claim.after");
@@ -99,10 +96,10 @@ impl Engine {
             attempt: record.attempt,
             route: record.route.clone(),
         };
-        let asked_at = Instant::now();
-        let answered = timeout(TIME_OUT, probe.ask(question)).await;
+        let (asked_at, time_out) = (Instant::now(), self.probes().time_out);
+        let answered = timeout(time_out, probe.ask(question)).await;
         let answered = answered
-            .unwrap_or_else(|_| Err(Failure::new(format!("no answer within {} s", TIME_OUT.as_secs()))));
+            .unwrap_or_else(|_| Err(Failure::new(format!("no answer within {} ms", time_out.as_millis()))));
         counts::probe(&answered, asked_at.elapsed());
         let route = record.route.clone().unwrap_or_default();
         match &answered {

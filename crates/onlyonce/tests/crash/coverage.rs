@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use onlyonce::store::sqlite;
 
 use crate::failpoints::ALL;
+use crate::settling::STEPS;
 
 /// Every step in the source is in the list, and every step of the list is in the source.
 pub(crate) fn every_failpoint_in_the_source_is_listed() {
-    let listed: BTreeSet<String> = ALL.iter().map(|failpoint| failpoint.step().to_owned()).collect();
+    let settling = STEPS.iter().map(|(step, _)| *step);
+    let listed = ALL.iter().map(|failpoint| failpoint.step()).chain(settling);
+    let listed: BTreeSet<String> = listed.map(str::to_owned).collect();
     let crates = package().parent().expect("the package lies in a folder of packages").to_owned();
     let mut found = BTreeSet::new();
     for folder in ["onlyonce/src", "onlyonce-store/src"] {

@@ -107,7 +107,7 @@ fn as_left(world: &World, order: &Order, left: Left, answer: &Answer) {
     let runs = ran + usize::from(runs_on);
     assert_eq!(world.ledger.calls(key).len(), runs, "{key}: {left:?} was left");
     if order.kind == Kind::Queryable {
-        // What a probe will be told once there is a reconciler.
+        // What a probe would be told.
         assert_eq!(world.ledger.was_charged(key), runs > 0, "{key}");
     }
 }

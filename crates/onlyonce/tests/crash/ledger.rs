@@ -12,9 +12,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
-use axum::extract::State;
-use axum::routing::post;
-use http::HeaderMap;
+use axum::extract::{Path, State};
+use axum::routing::{get, post};
+use http::{HeaderMap, StatusCode};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -56,7 +56,8 @@ impl Ledger {
         let address = listener.local_addr().expect("a bound listener has an address");
         let (count, _) = watch::channel(0);
         let ledger = Arc::new(Self { address, calls: Mutex::default(), count });
-        let app = Router::new().route("/charge", post(charge)).with_state(ledger.clone());
+        let app = Router::new().route("/charge", post(charge)).route("/probe/{key}", get(probe));
+        let app = app.with_state(ledger.clone());
         tokio::spawn(async move { axum::serve(listener, app).await });
         ledger
     }
@@ -74,7 +75,12 @@ impl Ledger {
         charges.len()
     }
 
-    /// What a queryable bank answers a probe.
+    /// What a queryable bank answers a probe: the receipt of the run that charged, where there was one.
+    pub(crate) fn receipt(&self, key: &str) -> Option<String> {
+        self.calls(key).into_iter().find(|call| call.charge.is_some()).map(|call| call.receipt)
+    }
+
+    /// Whether a queryable bank has charged.
     pub(crate) fn was_charged(&self, key: &str) -> bool {
         self.charges(key) > 0
     }
@@ -136,4 +142,8 @@ async fn charge(State(ledger): State<Arc<Ledger>>, headers: HeaderMap) -> String
         std::future::pending::<()>().await;
     }
     receipt
+}
+
+async fn probe(State(ledger): State<Arc<Ledger>>, Path(key): Path<String>) -> Result<String, StatusCode> {
+    ledger.receipt(&key).ok_or(StatusCode::NOT_FOUND)
 }

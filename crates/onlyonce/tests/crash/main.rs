@@ -30,6 +30,8 @@ mod ledger;
 #[cfg(unix)]
 mod load;
 #[cfg(unix)]
+mod operate;
+#[cfg(unix)]
 mod order;
 #[cfg(unix)]
 mod pairs;
@@ -39,6 +41,8 @@ mod planted;
 mod process;
 #[cfg(unix)]
 mod scenario;
+#[cfg(unix)]
+mod settling;
 #[cfg(unix)]
 mod torn;
 #[cfg(unix)]

@@ -30,12 +30,20 @@ pub(crate) struct Life {
     lease_seconds: u32,
     /// Whether routes say about their effects what is true.
     honesty: bool,
+    /// Whether the ledger is asked about what is unknown.
+    probes: bool,
 }
 
 impl Life {
     /// As in production.
-    pub(crate) const USUAL: Self =
-        Self { failpoint: None, workers: true, renewals: true, lease_seconds: 20, honesty: true };
+    pub(crate) const USUAL: Self = Self {
+        failpoint: None,
+        workers: true,
+        renewals: true,
+        lease_seconds: 20,
+        honesty: true,
+        probes: false,
+    };
 
     pub(crate) const fn until(failpoint: &'static str) -> Self {
         Self { failpoint: Some(failpoint), ..Self::USUAL }
@@ -58,6 +66,11 @@ impl Life {
     /// lease does.
     pub(crate) fn with_leases_to_be_waited_for(self) -> Self {
         Self { lease_seconds: self.lease_seconds.min(2), ..self }
+    }
+
+    /// The ledger is asked about what is unknown.
+    pub(crate) const fn with_probes(self) -> Self {
+        Self { probes: true, ..self }
     }
 
     /// The opaque route calls itself keyed.
@@ -100,6 +113,7 @@ pub(crate) async fn start(site: &Site<'_>, life: Life) -> Started {
         .env(victim::WORKERS, on(life.workers))
         .env(victim::RENEWALS, on(life.renewals))
         .env(victim::HONESTY, on(life.honesty))
+        .env(victim::PROBES, on(life.probes))
         .env(victim::LEASE_SECONDS, life.lease_seconds.to_string())
         .env_remove(failpoint::VARIABLE)
         .envs(life.failpoint.map(|name| (failpoint::VARIABLE, name)))

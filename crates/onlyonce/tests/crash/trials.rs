@@ -6,7 +6,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::failpoints::Engine;
 use crate::order::Kind;
-use crate::{coverage, load, pairs, planted, scenario, torn};
+use crate::{coverage, load, pairs, planted, scenario, settling, torn};
 
 /// Most of a scenario is waiting: for a process to start, for an fsync, for a lease. So there are more at once than
 /// processors.
@@ -39,6 +39,12 @@ fn all() -> Vec<Trial> {
         trial("planted::a_forgotten_answer_is_noticed", planted::a_forgotten_answer_is_noticed),
         trial("planted::a_step_never_reached_is_noticed", planted::a_step_never_reached_is_noticed),
     ]);
+    for engine in [Engine::Sqlite, Engine::Postgres] {
+        trials.extend(settling::STEPS.map(|(step, way)| {
+            let name = format!("{}settling::killed_at_{}", prefix(engine), step.replace('.', "_"));
+            trial(name, move || settling::killed_while_settling(engine, step, way))
+        }));
+    }
     for kind in Kind::ALL {
         trials.extend(single(Engine::Sqlite, kind));
         for tear in torn::Tear::ALL {

@@ -18,13 +18,14 @@ use http_body_util::Full;
 use onlyonce::store::postgres::{self, Postgres};
 use onlyonce::store::sqlite::{self, Sqlite};
 use onlyonce::store::{
-    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+    Audit, Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
 };
 use onlyonce::worker::{Background, Workers};
 use onlyonce::{Attempt, Effects, Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen, StateName};
 use tokio::io::AsyncReadExt;
 
+use crate::operate;
 use crate::order::{Kind, WISH, Wish, send};
 
 /// Names the store, and makes this process a victim.
@@ -39,6 +40,8 @@ pub(crate) const RENEWALS: &str = "ONLYONCE_CRASH_RENEWALS";
 pub(crate) const LEASE_SECONDS: &str = "ONLYONCE_CRASH_LEASE_SECONDS";
 /// Whether routes say about their effects what is true: `on` or `off`.
 pub(crate) const HONESTY: &str = "ONLYONCE_CRASH_HONESTY";
+/// Whether the ledger is asked about what is unknown: `on` or `off`.
+pub(crate) const PROBES: &str = "ONLYONCE_CRASH_PROBES";
 /// The page size of a file that is created.
 pub(crate) const PAGE_BYTES: &str = "ONLYONCE_CRASH_PAGE_BYTES";
 /// What the ready line begins with.
@@ -62,7 +65,15 @@ async fn serve(store: &str) {
     let store = open(store).await.unwrap_or_else(|error| panic!("{error}"));
     let store = if is_on(RENEWALS) { store } else { Arc::new(NoRenewals(store)) };
     let onlyonce = Onlyonce::new(store);
-    let background = Background { sweep_every: WORK_EVERY, reap_every: WORK_EVERY, reap_batch: 10 };
+    let background = Background {
+        sweep_every: WORK_EVERY,
+        reap_every: WORK_EVERY,
+        reap_batch: 10,
+        ..Background::default()
+    };
+    if is_on(PROBES) {
+        onlyonce.engine().use_probes(operate::probes(ledger()));
+    }
     let _workers = is_on(WORKERS).then(|| Workers::start(onlyonce.engine(), &background));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     println!("{READY}{}", listener.local_addr().expect("a bound listener has an address"));
@@ -93,14 +104,17 @@ async fn end_with_the_driver() {
     std::process::abort();
 }
 
+fn ledger() -> SocketAddr {
+    let address = std::env::var(LEDGER).ok().and_then(|address| address.parse().ok());
+    address.expect("the driver names its ledger")
+}
+
 /// A route for each kind of effects, on one engine.
 fn app(onlyonce: &Onlyonce) -> Router {
-    let ledger: SocketAddr = std::env::var(LEDGER)
-        .ok()
-        .and_then(|address| address.parse().ok())
-        .expect("the driver names its ledger");
+    let ledger = ledger();
     let nothing = get(|| async { StatusCode::NOT_FOUND });
     let questions = Router::new().route("/_onlyonce/keys/{key}", nothing).layer(onlyonce.layer());
+    let questions = questions.merge(operate::routes(onlyonce.engine()));
     Kind::ALL.into_iter().fold(questions, |app, kind| {
         let onlyonce = onlyonce.clone().with_policy(policy(kind)).unwrap_or_else(|faults| panic!("{faults}"));
         let route = Router::new().route(&format!("/{}", kind.name()), post(work)).layer(onlyonce.layer());
@@ -124,6 +138,7 @@ fn policy(kind: Kind) -> Policy {
         deadline: DEADLINE,
         store_timeout: lease / 2,
         response_bytes_max: 2 * LARGE_BYTES as u64,
+        reconcile_first: (kind == Kind::Queryable).then_some(operate::ASK_FIRST),
         ..Policy::default()
     }
 }
@@ -208,7 +223,15 @@ impl Store for NoRenewals {
         self.0.promises()
     }
 
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        self.0.erase(scope, limit).await
+    }
+
     fn outbox(&self) -> Option<&dyn Outbox> {
         self.0.outbox()
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self.0.audit()
     }
 }

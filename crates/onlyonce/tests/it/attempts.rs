@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use onlyonce::operate::Forgotten;
 use onlyonce::store::{Change, Store, Swapped};
-use onlyonce::{Effects, Force, Forgotten, Policy};
-use onlyonce_core::machine::{self, Backoff, Ruled, Ruling};
+use onlyonce::{Effects, Force, Policy};
+use onlyonce_core::machine::{self, About, Ruled, Ruling, Statement};
 use onlyonce_core::record::{Response, Revision, Source, Token, Verdict};
 use tower::ServiceExt;
 
-use crate::world::{Answer, Fault, SLOW, World, id, order, order_with, settle};
+use crate::world::{Answer, Fault, SLOW, World, id, order, order_with, ordered, settle};
 
 const LEASE: Duration = Duration::from_secs(30);
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -164,10 +165,10 @@ async fn nothing_is_sent_where_the_record_has_moved_on_before_it_was() {
     // The reservation is written, and its answer on the way.
     world.pass(SLOW + SLOW / 2).await;
     let engine = World::on(world.store.clone(), short_lease()).onlyonce.engine().clone();
-    let forgetting = tokio::spawn(async move { engine.forget(id("k"), Force::Yes).await });
+    let forgetting = tokio::spawn(async move { engine.forget(id("k"), &ordered(Force::Yes)).await });
     assert_eq!(request.await.unwrap().summary(), "503 idempotency_store_unavailable");
     assert_eq!(world.handler.runs(), 1, "only the first attempt ran");
-    assert_eq!(forgetting.await.unwrap().unwrap(), Forgotten::Done);
+    assert!(matches!(forgetting.await.unwrap().unwrap(), Forgotten::Done(_)));
     assert_eq!(world.send(order("k")).await.summary(), "201 run 2");
 }
 
@@ -262,9 +263,15 @@ async fn the_late_truth_settles_the_unknown() {
 /// What downstream tells by itself, while the attempt of `k` still runs.
 async fn told_by_webhook(world: &World, verdict: Verdict) {
     let seen = world.store.load(id("k")).await.unwrap().unwrap();
-    let backoff = Backoff { first: LEASE, max: LEASE, tries_max: 1 };
-    let ruling = Ruling { verdict, by: Source::Webhook, force: Force::No, token: Token([9; 16]), backoff };
-    let Ruled::Write(next) = machine::verdict(&seen, &ruling) else { panic!("it is taken down") };
+    let ruling = Ruling {
+        verdict,
+        about: About::Attempt(seen.record.token),
+        statement: Statement::by(Source::Webhook),
+        force: Force::No,
+        token: Token([9; 16]),
+        probe: None,
+    };
+    let Ruled::Keeps(next) = machine::verdict(&seen, &ruling) else { panic!("it is taken down") };
     let change = Change::new(Some(seen.revision), Revision(9), next);
     let swapped = world.store.swap(id("k"), change).await.unwrap();
     assert!(matches!(swapped, Swapped::Applied(_)));

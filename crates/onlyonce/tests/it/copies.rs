@@ -9,16 +9,17 @@ use axum::Router;
 use axum::response::IntoResponse;
 use axum::routing::any;
 use http::StatusCode;
+use onlyonce::operate::Forgotten;
 use onlyonce::store::memory::Memory;
 use onlyonce::store::{
-    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+    Audit, Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
 };
-use onlyonce::{Engine, Force, Forgotten, Onlyonce, Policy};
+use onlyonce::{Engine, Force, Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen, StateName};
 use tokio::time::{Instant, sleep};
 use tower::ServiceExt;
 
-use crate::world::{Answer, order};
+use crate::world::{Answer, order, ordered};
 
 const SEEDS: u64 = 40;
 const NODES: usize = 3;
@@ -113,8 +114,16 @@ impl Store for Far {
         self.store.promises()
     }
 
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        self.store.erase(scope, limit).await
+    }
+
     fn outbox(&self) -> Option<&dyn Outbox> {
         None
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self.store.audit()
     }
 }
 
@@ -182,7 +191,7 @@ impl World {
             let found = page.records.iter().find(|(_, seen)| seen.record.key.as_str() == KEYS[key]);
             let Some((id, _)) = found else { continue };
             let began_at = millis_since(self.began);
-            if engine.forget(*id, Force::No).await.unwrap() == Forgotten::Done {
+            if matches!(engine.forget(*id, &ordered(Force::No)).await.unwrap(), Forgotten::Done(_)) {
                 self.forgotten_at[key].store(began_at, Ordering::SeqCst);
                 self.forgotten.fetch_add(1, Ordering::SeqCst);
             }

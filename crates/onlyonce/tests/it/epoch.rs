@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use onlyonce::operate::{Forgotten, Refusal};
 use onlyonce::store::{Query, Store};
-use onlyonce::{Force, Forgotten, Policy};
+use onlyonce::{Force, Policy};
 use onlyonce_core::record::Id;
 
-use crate::world::{Fault, World, order, order_with, settle};
+use crate::world::{Fault, World, order, order_with, ordered, settle};
 
 /// The only record there is.
 async fn only(world: &World) -> Id {
@@ -39,8 +40,8 @@ fn trips(world: &World) -> usize {
 async fn what_was_forgotten_is_replayed_by_no_node_once_that_is_reported() {
     let world = World::new(Policy::default());
     let other = with_a_copy(&world).await;
-    let forgotten = world.onlyonce.engine().forget(only(&world).await, Force::No).await;
-    assert_eq!(forgotten.unwrap(), Forgotten::Done);
+    let forgotten = world.onlyonce.engine().forget(only(&world).await, &ordered(Force::No)).await;
+    assert!(matches!(forgotten.unwrap(), Forgotten::Done(_)));
     let again = other.send(order("k")).await;
     assert!(!again.is_replay());
     assert_eq!((again.summary(), other.handler.runs()), ("201 run 1".into(), 1));
@@ -53,7 +54,7 @@ async fn a_node_lets_go_of_its_copies_while_it_replays_them() {
     let world = World::new(Policy::default());
     let other = with_a_copy(&world).await;
     let (engine, id) = (world.onlyonce.engine().clone(), only(&world).await);
-    let forgetting = tokio::spawn(async move { engine.forget(id, Force::No).await });
+    let forgetting = tokio::spawn(async move { engine.forget(id, &ordered(Force::No)).await });
     while !forgetting.is_finished() {
         let answer = other.send(order("k")).await;
         assert_eq!(answer.status, 201, "never in between");
@@ -78,7 +79,7 @@ async fn a_node_that_cannot_look_at_the_epoch_asks_the_store_for_each_replay() {
         assert_eq!(trips(&world), before + number, "and it was asked for");
     }
     // Forgetting does not wait for it, and it does not replay what was forgotten.
-    world.onlyonce.engine().forget(only(&world).await, Force::No).await.unwrap();
+    world.onlyonce.engine().forget(only(&world).await, &ordered(Force::No)).await.unwrap();
     assert!(!other.send(order("k")).await.is_replay());
     world.store.blind(false);
     world.pass(Duration::from_secs(2)).await;
@@ -113,9 +114,10 @@ async fn forgetting_that_failed_in_the_middle_is_ordered_again() {
     let other = with_a_copy(&world).await;
     let (engine, id) = (world.onlyonce.engine(), only(&world).await);
     world.store.next([Fault::None, Fault::None, Fault::Refused]);
-    engine.forget(id, Force::No).await.expect_err("the epoch was not raised");
+    engine.forget(id, &ordered(Force::No)).await.expect_err("the epoch was not raised");
     assert_eq!(world.store.reap(10).await.unwrap(), 1, "its record is gone all the same");
-    assert_eq!(engine.forget(id, Force::No).await.unwrap(), Forgotten::Absent);
+    let again = engine.forget(id, &ordered(Force::No)).await.unwrap();
+    assert_eq!(again, Forgotten::Refused(Refusal::Absent));
     assert!(!other.send(order("k")).await.is_replay());
 }
 
@@ -128,9 +130,13 @@ async fn what_runs_is_forgotten_only_by_force() {
     let engine = world.onlyonce.engine();
     let query = Query { states: onlyonce::StateName::Running.into(), ..Query::all(2) };
     let id = world.store.scan(query).await.unwrap().records[0].0;
-    assert_eq!(engine.forget(id, Force::No).await.unwrap(), Forgotten::Running);
+    let Forgotten::Refused(refusal) = engine.forget(id, &ordered(Force::No)).await.unwrap() else {
+        panic!("it runs")
+    };
+    assert_eq!(refusal.code(), "record_running");
     assert_eq!(world.send(order("k")).await.summary(), "409 idempotency_key_in_progress");
-    assert_eq!(engine.forget(id, Force::Yes).await.unwrap(), Forgotten::Done);
+    let forced = engine.forget(id, &ordered(Force::Yes)).await.unwrap();
+    assert!(matches!(forced, Forgotten::Done(_)));
     // Its attempt is still in progress on this node; here as elsewhere its key is free.
     assert_eq!(world.send(order("k")).await.summary(), "201 run 3");
     world.handler.open(1);

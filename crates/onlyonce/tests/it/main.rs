@@ -3,10 +3,13 @@
 
 mod attempts;
 mod copies;
+mod decisions;
 mod epoch;
 mod extract;
 mod observe;
+mod operate;
 mod outage;
+mod reconciler;
 mod status;
 mod stream;
 mod waiting;

@@ -15,12 +15,13 @@ use axum::routing::any;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use onlyonce::operate::{Operator, Order};
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
 use onlyonce::store::{
-    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+    Audit, Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
 };
-use onlyonce::{Onlyonce, Policy};
+use onlyonce::{Force, Onlyonce, Policy};
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_core::scope::{Scope, Source};
@@ -225,8 +226,16 @@ impl Store for FaultyStore {
         self.memory.promises()
     }
 
+    async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
+        self.memory.erase(scope, limit).await
+    }
+
     fn outbox(&self) -> Option<&dyn Outbox> {
         self.memory.outbox()
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self.memory.audit()
     }
 }
 
@@ -393,4 +402,11 @@ impl Answer {
             _ => format!("{} {}", self.status, self.text()),
         }
     }
+}
+
+/// An order by a person, for reasons of its own.
+pub(crate) fn ordered(force: Force) -> Order {
+    let operator =
+        Operator { who: "local".into(), role: "operate".into(), claims: None, from: None, via: "api".into() };
+    Order { operator, reason: "asked by the customer".into(), force, expected: None, dry_run: false }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onlyonce::store::{
-    Change, Count as RecordCount, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+    Audit, Change, Count as RecordCount, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store,
+    Swapped, audit,
 };
 use onlyonce_core::record::{Id, Seen, StateName};
 use tokio::sync::oneshot;
@@ -183,8 +184,32 @@ impl Store for Link {
         self.truth.promises()
     }
 
+    async fn erase(&self, _scope: [u8; 32], _limit: usize) -> Result<usize, Error> {
+        unreachable!("nobody purges in this world")
+    }
+
     fn outbox(&self) -> Option<&dyn Outbox> {
         None
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self
+    }
+}
+
+/// Nobody gives orders in this world, so the log stays empty.
+#[async_trait::async_trait]
+impl Audit for Link {
+    async fn write(&self, _entry: audit::Entry) -> Result<(), Error> {
+        unreachable!("nobody gives orders in this world")
+    }
+
+    async fn list(&self, _query: audit::Query) -> Result<audit::Page, Error> {
+        unreachable!("nobody reads the log in this world")
+    }
+
+    async fn prune(&self, _age: Duration, _limit: usize) -> Result<usize, Error> {
+        Ok(0)
     }
 }
 

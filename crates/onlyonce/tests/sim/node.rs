@@ -28,6 +28,7 @@ const BACKGROUND: Background = Background {
     reap_every: Duration::from_secs(5),
     // Less than there are keys, so that a batch is not all there is.
     reap_batch: 1,
+    audit_retention: Duration::from_secs(3_600),
 };
 
 pub(crate) struct Node {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onlyonce::Effects;
-use onlyonce_core::machine::{self, Backoff, Force, Ruled, Ruling};
+use onlyonce_core::machine::{self, About, Backoff, Force, Ruled, Ruling, Statement};
 use onlyonce_core::record::{Response, Seen, Source, State, StateName, Token, Verdict};
 
 use crate::bank::{Bank, Call};
@@ -15,7 +15,12 @@ use crate::stage::Subject;
 use crate::tally::Count;
 use crate::truth::said;
 
-const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(8), tries_max: 3 };
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    max: Duration::from_secs(8),
+    tries_max: 3,
+    jitter_permille: 1000,
+};
 
 /// Settles what is unknown, for ever.
 pub(crate) async fn operate(bank: Arc<Bank>) {
@@ -79,15 +84,27 @@ fn rule(bank: &Bank, seen: &Seen, verdict: Verdict, by: Source) {
         Verdict::DidNotHappen { .. } => Some(history::Verdict::DidNotHappen),
         Verdict::StillUnknown => None,
     };
-    let ruling = Ruling { verdict, by, force: Force::No, token: Token([0; 16]), backoff: BACKOFF };
+    let ruling = Ruling {
+        verdict,
+        about: About::Attempt(seen.record.token),
+        statement: Statement::by(by),
+        force: Force::No,
+        token: Token([0; 16]),
+        probe: Some(BACKOFF),
+    };
     match machine::verdict(seen, &ruling) {
-        Ruled::Write(draft) => {
+        Ruled::Settles(draft) | Ruled::Keeps(draft) | Ruled::Notes(draft, _) | Ruled::Contradicts(draft) => {
             // "Asked again later" is no verdict that was taken.
             let is_taken = !matches!(draft.state, State::Unknown { .. });
             bank.truth.write(seen, draft, told.filter(|_| is_taken).map(What::Ruled));
         }
+        Ruled::Ignores(_, draft) => {
+            if let Some(draft) = draft {
+                bank.truth.write(seen, draft, None);
+            }
+        }
         Ruled::TooEarly(_) => bank.stage.count(Count::EarlyVerdict),
-        Ruled::StillRunning | Ruled::Settled => {}
+        Ruled::StillRunning | Ruled::Settled | Ruled::Already | Ruled::NothingToAsk | Ruled::Absent => {}
     }
 }
 

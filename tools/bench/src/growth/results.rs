@@ -8,11 +8,13 @@ use crate::lines::{self, Bound, Line, Pair, grouped, judge, spread_words};
 use crate::reaping::Reaping;
 
 const READY_RECORDS_PROMISED: u64 = 1_000_000;
+const LISTING_RECORDS_PROMISED: u64 = 1_000_000;
 
 const READY_MS: Bound = Bound::AtMost { floor: 100.0, goal: 100.0 };
+const LISTING_MS: Bound = Bound::AtMost { floor: 50.0, goal: 50.0 };
 /// Over the bare handler and two bare durable writes.
 const REST_MS: Bound = Bound::AtMost { floor: 0.15, goal: 0.15 };
-/// A fresh request has two commits. Whatever else commits while it is counted is no request's.
+/// A fresh request has two commits. The margin is for what else commits meanwhile.
 const COMMITS_ONE: Bound = Bound::AtMost { floor: 2.01, goal: 2.01 };
 const COMMITS_REPLAY: Bound = Bound::AtMost { floor: 0.001, goal: 0.001 };
 
@@ -24,6 +26,7 @@ pub(crate) struct Results {
     /// On few records, and on many.
     pub(crate) sizes: Vec<Pair>,
     pub(crate) kills: Vec<Kill>,
+    pub(crate) listings: Vec<Listing>,
     pub(crate) reaping: Reaping,
 }
 
@@ -81,6 +84,15 @@ pub(crate) struct Kill {
     pub(crate) abandoned: u64,
 }
 
+/// Pages of one listing, one after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Listing {
+    pub(crate) what: String,
+    /// The most records on a page.
+    pub(crate) limit: u64,
+    pub(crate) pages_ms: Vec<f64>,
+}
+
 impl Results {
     pub(crate) fn keeps_its_promises(&self) -> bool {
         !self.lines().iter().any(|line| line.standing == Standing::ShortOfPromise)
@@ -90,7 +102,8 @@ impl Results {
         let by_size = lines::of_sizes(self.extent.records, &self.sizes)
             .into_iter()
             .chain(self.reaping.lines())
-            .chain(self.ready_lines());
+            .chain(self.ready_lines())
+            .chain(self.listing_lines());
         by_size.chain(self.one_caller_lines()).chain(self.cost_lines()).collect()
     }
 
@@ -112,6 +125,24 @@ impl Results {
             target: "≤ 100, the slowest too".to_owned(),
             standing: judge(READY_MS, ready.high, self.extent.records >= READY_RECORDS_PROMISED),
         }]
+    }
+
+    fn listing_lines(&self) -> Vec<Line> {
+        let line = |listing: &Listing| {
+            let pages = spread(listing.pages_ms.iter().copied())?;
+            Some(Line {
+                what: format!(
+                    "a listing page of {} among {} records, {}: ms",
+                    listing.limit,
+                    grouped(self.extent.records),
+                    listing.what
+                ),
+                measured: format!("{} ({} pages)", spread_words(pages, 1), listing.pages_ms.len()),
+                target: "≤ 50, the slowest too".to_owned(),
+                standing: judge(LISTING_MS, pages.high, self.extent.records >= LISTING_RECORDS_PROMISED),
+            })
+        };
+        self.listings.iter().filter_map(line).collect()
     }
 
     fn one_caller_lines(&self) -> Vec<Line> {
@@ -194,6 +225,9 @@ impl Results {
                 "abandoned": kill.abandoned,
             })
         });
+        let listings = self.listings.iter().map(
+            |listing| json!({ "what": listing.what, "limit": listing.limit, "pages_ms": listing.pages_ms }),
+        );
         json!({
             "cores": cores(),
             "records": self.extent.records,
@@ -203,6 +237,7 @@ impl Results {
             "sizes": self.sizes.iter().map(Pair::json).collect::<Vec<_>>(),
             "reaping": self.reaping.json(),
             "kills": kills.collect::<Vec<_>>(),
+            "listings": listings.collect::<Vec<_>>(),
             "one_caller": one_caller.collect::<Vec<_>>(),
             "cost": {
                 "many": written(self.cost.many),
@@ -271,6 +306,7 @@ mod tests {
             one_caller: vec![one; 3],
             sizes: vec![Pair { without: sample(100.0, 1.0), with: sample(rps, 1.2) }; 3],
             kills: vec![kill; 3],
+            listings: vec![Listing { what: "by route".to_owned(), limit: 50, pages_ms: vec![4.0, 5.0, 9.0] }],
             reaping: reaping(1.4, 0),
         }
     }
@@ -295,6 +331,7 @@ mod tests {
             "reaped",
             "left",
             "SIGKILL",
+            "a listing page of 50 among 10,000,000 records, by route",
             "one caller at a time",
             "a request, one caller",
             "replays",
@@ -315,6 +352,14 @@ mod tests {
         let mut slow = results(1_000_000, 95.0);
         slow.kills[0].ready_ms = 150.0;
         assert_eq!(standing_of(&slow, "SIGKILL"), Standing::ShortOfPromise);
+    }
+
+    #[test]
+    fn the_slowest_page_of_a_listing_counts() {
+        let mut slow = results(1_000_000, 95.0);
+        slow.listings[0].pages_ms[0] = 51.0;
+        assert_eq!(standing_of(&slow, "a listing page"), Standing::ShortOfPromise);
+        assert_eq!(standing_of(&results(100_000, 95.0), "a listing page"), Standing::Shown);
     }
 
     #[test]

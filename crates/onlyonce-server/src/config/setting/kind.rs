@@ -75,6 +75,7 @@ impl<T: Copy + PartialEq> Words<T> {
     }
 }
 
+pub(super) const FLAG: Kind<bool> = Kind("`true`, `false`", |node, _| value::flag(node));
 pub(super) const TEXT: Kind<String> = Kind("text", |node, _| value::text(node));
 pub(super) const COUNT: Kind<u64> = Kind("number", |node, _| value::count(node));
 pub(super) const SPAN: Kind<Duration> = Kind("span", |node, _| value::span(node));

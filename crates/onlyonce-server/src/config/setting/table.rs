@@ -5,26 +5,29 @@
 //! To add a setting, add its field to the struct in `config.rs` and its entry here. In the reference it is where its entry is.
 
 pub(in crate::config) mod policy;
+mod webhook;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use http::HeaderName;
 use onlyonce::store::sqlite::Expired;
 use onlyonce::worker::Background;
 use tracing_subscriber::filter::Targets;
 
 use super::kind::{
-    ADDRESS, CERTIFICATE, COUNT, Kind, List, PATTERN, POINTER, PRIVATE_KEY, SECRET, SECRETS, SERVICE, SPAN,
+    ADDRESS, CERTIFICATE, COUNT, FLAG, Kind, List, PATTERN, PRIVATE_KEY, SECRET, SECRETS, SERVICE, SPAN,
     STORE, TEXT, URL, Words,
 };
 use super::{Shape, TableOf};
 use crate::config::policy::Draft;
 use crate::config::reader::Section;
-use crate::config::secret::Environment;
+use crate::config::secret::{self, Environment};
 use crate::config::tree::Node;
-use crate::config::value::{self, Read, wrong};
+use crate::config::value::{self, Read, Wrong, wrong};
 use crate::config::{
-    AdminToken, Algorithm, Config, Jwt, Log, LogFormat, Protocol, Role, Route, Tls, Upstream,
+    AdminToken, Algorithm, Config, Jwt, Log, LogFormat, Probe, Probing, Protocol, Role, Route, Secret, Tls,
+    Upstream,
 };
 use crate::{caller, store};
 
@@ -64,7 +67,7 @@ pub(in crate::config) const TABLES: &[TableOf] = &[
     TableOf {
         path: "webhooks",
         shape: Shape::Named,
-        meaning: "Who may tell what became of unknown records, by signed requests to the admin port.",
+        meaning: "Who may tell what became of unknown records, by signed requests to `/v1/webhooks/NAME` of the admin port: see [webhooks](guide.md#stripe-webhooks).",
     },
     TableOf {
         path: "destinations",
@@ -81,7 +84,7 @@ pub(in crate::config) fn config(top: &Section<'_>) -> Config {
     let admin = admin(top);
     let upstream = upstream(top);
     let draft = policy::laid_over(Draft::default(), &top.inner("policy"));
-    let config = Config {
+    let mut config = Config {
         listen,
         admin,
         upstream_ca: top
@@ -103,16 +106,20 @@ pub(in crate::config) fn config(top: &Section<'_>) -> Config {
                 r#"["127.0.0.0/8", "::1"]"#,
             ),
         routes: top.tables("route").iter().map(|section| route(section, &upstream, &draft)).collect(),
-        default: Route { name: "*".into(), pattern: None, upstream, policy: draft.finish() },
-        background: background(&top.inner("background")),
+        default: Route { name: "*".into(), pattern: None, upstream, policy: draft.finish(), probe: None },
+        background: background(top),
+        probing: probing(&top.inner("background")),
         tls: tls(&top.inner("tls")),
         jwt: jwt(&top.inner("jwt")),
         admin_tokens: admin_tokens(top),
         log: log(&top.inner("log")),
+        webhooks: top.named_tables("webhooks").iter().filter_map(webhook::webhook).collect(),
     };
+    for route in &mut config.routes {
+        route.policy.reconcile_first = route.probe.as_ref().map(|_| config.probing.first);
+    }
     limits(&top.inner("limits"));
     encryption(&top.inner("encryption"));
-    top.named_tables("webhooks").iter().for_each(webhook);
     top.named_tables("destinations").iter().for_each(destination);
     config
 }
@@ -167,8 +174,6 @@ fn upstream(top: &Section<'_>) -> Upstream {
     }
 }
 
-const SETTLES_NOTHING: &str =
-    "has no effect yet: nothing settles unknown outcomes in this release, they stay unknown";
 const USES_NOTHING: &str = "has no effect yet: nothing in this release uses it";
 
 /// `upstream` and `draft` are what holds where the route says nothing.
@@ -186,10 +191,7 @@ fn route(section: &Section<'_>, upstream: &Upstream, draft: &Draft) -> Route {
     let protocol = section
         .setting("upstream_protocol", "Which HTTP is spoken there, instead of `upstream_protocol`.")
         .optional(&PROTOCOL, r#""http2""#);
-    section
-        .setting("probe", "Where to ask whether queryable work happened.")
-        .unused(SETTLES_NOTHING)
-        .optional(&URL, r#""http://127.0.0.1:3001/probe""#);
+    let probe = probe(section);
     Route {
         name: section.route.clone().unwrap_or_default().into(),
         pattern,
@@ -198,12 +200,63 @@ fn route(section: &Section<'_>, upstream: &Upstream, draft: &Draft) -> Route {
             protocol: protocol.unwrap_or(upstream.protocol),
         },
         policy: policy::laid_over(draft.clone(), &section.as_policy()).finish(),
+        probe,
     }
 }
 
+fn probe(section: &Section<'_>) -> Option<Probe> {
+    let uri = section
+        .setting("probe", "Where to ask whether work happened whose outcome is unknown: `GET` with `scope`, `key`, `token`, `attempt` and `route` in the query. See [writing a probe](guide.md#writing-a-probe).")
+        .optional(&URL, r#""http://127.0.0.1:3001/probe""#);
+    let headers = section
+        .setting("probe_headers", "Headers of these questions; a value may be a secret, `env:NAME` or `file:PATH`. They are never shown.")
+        .optional(&Kind("table of headers", probe_headers), r#"{ authorization = "env:PROBE_AUTH" }"#);
+    if section.has("probe_headers") && !section.has("probe") {
+        section.warn("probe_headers", None, "has no effect, since nobody is asked; set probe");
+    }
+    Some(Probe { uri: uri?, headers: headers.unwrap_or_default() })
+}
+
+/// Headers that every question has from us, or that a connection has.
+const NOT_OF_A_PROBE: [&str; 11] = [
+    "accept",
+    "connection",
+    "content-length",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+];
+
+fn probe_headers(node: &Node, environment: &Environment<'_>) -> Read<Vec<(HeaderName, Secret)>> {
+    let read = |name: &str, node: &Node| {
+        let told = |remedy: String| vec![Wrong { value: None, remedy: format!("{name} {remedy}") }];
+        let header = name.parse::<HeaderName>();
+        let header =
+            header.map_err(|_| told("is no name of a header; write it like authorization".into()))?;
+        if NOT_OF_A_PROBE.contains(&header.as_str()) {
+            return Err(told("is a header that every question has from us; take it out".into()));
+        }
+        let secret = secret::or_text(node, environment)
+            .map_err(|wrongs| wrongs.into_iter().flat_map(|wrong| told(wrong.remedy)).collect::<Vec<_>>())?;
+        match http::HeaderValue::from_bytes(&secret.bytes) {
+            Ok(_) => Ok((header, secret)),
+            Err(_) => Err(told("has a value that no header can have; put it on one line".into())),
+        }
+    };
+    let headers = value::members(node, r#"{ authorization = "env:PROBE_AUTH" }"#, read)?;
+    Ok(headers.into_iter().map(|(_, header)| header).collect())
+}
+
+const EVERY: Kind<Duration> = Kind("span", above_zero);
+
 /// How often what goes on behind the requests comes round.
-pub(in crate::config) fn background(section: &Section<'_>) -> Background {
-    const EVERY: Kind<Duration> = Kind("span", above_zero);
+pub(in crate::config) fn background(top: &Section<'_>) -> Background {
+    let section = &top.inner("background");
     let background = Background {
         sweep_every: section
             .setting("sweep_every", "How often lapsed leases are looked for.")
@@ -214,21 +267,64 @@ pub(in crate::config) fn background(section: &Section<'_>) -> Background {
         reap_batch: section
             .setting("reap_batch", "How many are deleted at once.")
             .with_default(&Kind("number", batch), "200"),
-        audit_retention: Background::default().audit_retention,
+        audit_retention: top
+            .setting(
+                "audit_retention",
+                "How long entries of the audit log are kept. At least `1d`. Nothing else deletes them.",
+            )
+            .with_default(&Kind("span", at_least_a_day), r#""400d""#),
     };
-    let unused = |name, meaning| section.setting(name, meaning).unused(SETTLES_NOTHING);
-    unused("reconcile_first", "When an unknown record is asked about first.").with_default(&SPAN, r#""1s""#);
-    unused("reconcile_max", "The longest pause between two questions.").with_default(&SPAN, r#""5m""#);
-    unused("reconcile_tries_max", "After how many questions a record is flagged as a dead letter.")
-        .with_default(&COUNT, "20");
     let unused = |name, meaning| section.setting(name, meaning).unused(USES_NOTHING);
     unused("accepted_at_once", "How much accepted work runs at once.").with_default(&COUNT, "64");
     background
 }
 
+fn probing(section: &Section<'_>) -> Probing {
+    Probing {
+        first: section
+            .setting("reconcile_first", "How long after a record became unknown its probe is asked first.")
+            .with_default(&EVERY, r#""1s""#),
+        max: section
+            .setting("reconcile_max", "The longest pause between two questions. Each pause is twice the one before, up to a fifth shorter or longer at random.")
+            .with_default(&EVERY, r#""5m""#),
+        tries_max: section
+            .setting("reconcile_tries_max", "After how many answers that say unknown a record is flagged as a dead letter; and after as many of the longest pauses, also where no answer came.")
+            .with_default(&Kind("number", tries), "20"),
+        at_once: section
+            .setting("probes_at_once", "How many questions a node asks at once; 4 of them to one host.")
+            .with_default(&Kind("number", at_once), "16"),
+    }
+}
+
 fn above_zero(node: &Node, _: &Environment<'_>) -> Read<Duration> {
     let span = value::span(node)?;
     if span.is_zero() { wrong(&node.value, "would never rest; set at least 1s") } else { Ok(span) }
+}
+
+fn at_least_a_day(node: &Node, _: &Environment<'_>) -> Read<Duration> {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let span = value::span(node)?;
+    if span < DAY {
+        wrong(&node.value, "is shorter than 1d; keep entries at least that long")
+    } else {
+        Ok(span)
+    }
+}
+
+fn tries(node: &Node, _: &Environment<'_>) -> Read<u32> {
+    let count = value::count(node)?;
+    match u32::try_from(count) {
+        Ok(tries @ 1..=1_000_000) => Ok(tries),
+        _ => wrong(count, "is not from 1 to 1000000; 20 is usual"),
+    }
+}
+
+fn at_once(node: &Node, _: &Environment<'_>) -> Read<usize> {
+    let count = value::count(node)?;
+    match usize::try_from(count) {
+        Ok(at_once @ 1..=1_024) => Ok(at_once),
+        _ => wrong(count, "is not from 1 to 1024; 16 is usual"),
+    }
 }
 
 fn batch(node: &Node, _: &Environment<'_>) -> Read<usize> {
@@ -331,6 +427,9 @@ fn log(section: &Section<'_>) -> Log {
         format: section
             .setting("format", "For people, or a JSON object a line.")
             .with_default(&Words(&[("text", LogFormat::Text), ("json", LogFormat::Json)]), r#""text""#),
+        decisions: section
+            .setting("decisions", "Whether every keyed request leaves a line at `info`: what was decided, the route, the key's digest, the attempt, the status, the time added.")
+            .with_default(&FLAG, "true"),
     }
 }
 
@@ -361,16 +460,6 @@ fn encryption(section: &Section<'_>) {
         .setting("keys", "Base64 of 32 bytes each. The first encrypts, all decrypt.")
         .refused()
         .optional(&SECRETS, r#"["env:ENCRYPTION_KEY"]"#);
-}
-
-fn webhook(section: &Section<'_>) {
-    let unused = |name, meaning| section.setting(name, meaning).unused(SETTLES_NOTHING);
-    unused("secrets", "What its requests are signed with; all verify.")
-        .optional(&SECRETS, r#"["env:WEBHOOK_SECRET"]"#);
-    unused("token_pointer", "Where its body has the token.").optional(&POINTER, r#""/token""#);
-    unused("scope_pointer", "Where its body has the scope.").optional(&POINTER, r#""/scope""#);
-    unused("key_pointer", "Where its body has the key.").optional(&POINTER, r#""/key""#);
-    unused("verdict_pointer", "Where its body has the verdict.").optional(&POINTER, r#""/verdict""#);
 }
 
 fn destination(section: &Section<'_>) {

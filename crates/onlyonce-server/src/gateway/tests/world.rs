@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::service::Service;
 use super::wire::{Message, Wire};
-use crate::config::{Config, Log, LogFormat, Network, Pattern, Protocol, Route, Segment, Upstream};
+use crate::config::{Config, Log, LogFormat, Network, Pattern, Probing, Protocol, Route, Segment, Upstream};
 use crate::gateway::{Gateway, Place};
 use crate::store::Url;
 
@@ -47,10 +47,13 @@ pub(super) fn config(address: SocketAddr) -> Config {
             pattern: None,
             upstream: upstream(address),
             policy: Policy::default(),
+            probe: None,
         },
         background: Background::default(),
+        probing: Probing::default(),
+        webhooks: Vec::new(),
         admin_tokens: Vec::new(),
-        log: Log { filter: "info".into(), format: LogFormat::Text },
+        log: Log { filter: "info".into(), format: LogFormat::Text, decisions: true },
     }
 }
 
@@ -67,7 +70,7 @@ pub(super) fn route(name: &str, upstream: Upstream, policy: Policy) -> Route {
         text => Segment::Text(text.into()),
     });
     let pattern = Pattern { method: Some(method.parse().unwrap()), segments: segments.collect() };
-    Route { name: name.into(), pattern: Some(pattern), upstream, policy }
+    Route { name: name.into(), pattern: Some(pattern), upstream, policy, probe: None }
 }
 
 impl World {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use onlyonce_core::record::{Effects, Revision, StateSet, Token};
 use onlyonce_core::time::When;
+use onlyonce_store::audit::{self, Entry};
 use onlyonce_store::outbox::Settled;
 use onlyonce_store::postgres::{Options, Postgres};
-use onlyonce_store::{Change, Count, ErrorKind, Expired, Outbox, Query, Store, Swapped};
+use onlyonce_store::{Change, Count, ErrorKind, Expired, Outbox, Query, Search, Store, Swapped};
 use onlyonce_testkit::engines::postgres::Server;
 
 use crate::sqlite::world::{completed, draft, message, put};
@@ -56,8 +57,9 @@ async fn the_owner_migrates_and_the_user_only_reads_and_writes() {
         "CREATE TABLE x ()",
         "DROP TABLE onlyonce_record",
         "DELETE FROM onlyonce_migration",
-        "DELETE FROM onlyonce_archive",
         "DELETE FROM onlyonce_store",
+        "UPDATE onlyonce_archive SET key = 'x'",
+        "UPDATE onlyonce_audit SET who = 'x'",
     ] {
         let sql = format!("SET ROLE {user}; SET search_path = {owner}; {forbidden}");
         let denied = std::panic::catch_unwind(|| server.sql(&sql));
@@ -68,7 +70,10 @@ async fn the_owner_migrates_and_the_user_only_reads_and_writes() {
 async fn everything_works(store: &Postgres) {
     let seen = put(store, "k").await;
     let (id, next) = draft("k", Effects::Opaque, completed(When::WRITE));
+    let entry =
+        |id: &str| Entry { id: id.into(), scope: Some([1; 32]), key: Some("k".into()), ..Entry::default() };
     let change = Change::new(Some(seen.revision), Revision(9), next).with_messages(vec![message("m")]);
+    let change = change.with_audit(Some(entry("e1")));
     assert!(matches!(store.swap(id, change).await.unwrap(), Swapped::Applied(_)));
     assert_eq!(store.load(id).await.unwrap().unwrap().revision, Revision(9));
     let due = Query::due(StateSet::ALL, 10);
@@ -76,6 +81,17 @@ async fn everything_works(store: &Postgres) {
     assert_eq!(store.scan(Query::unknown_since(10)).await.unwrap().records.len(), 0);
     assert_eq!(store.reap(10).await.unwrap(), 1);
     assert_eq!(store.archived(id, 10).await.unwrap().unwrap().len(), 1);
+    store.audit().write(entry("e2")).await.unwrap();
+    put(store, "again").await;
+    let search = Query { search: Some(Search::new("again")), ..Query::all(10) };
+    assert_eq!(store.scan(search).await.unwrap().records.len(), 1);
+    let (id, next) = draft("again", Effects::Opaque, completed(When::WRITE));
+    let expired = Change::new(Some(Revision(1)), Revision(2), next);
+    assert!(matches!(store.swap(id, expired).await.unwrap(), Swapped::Applied(_)));
+    assert_eq!(store.erase([1; 32], 10).await.unwrap(), 2, "a record, and one in the archive");
+    let log = store.audit().list(audit::Query { limit: 9, ..audit::Query::default() }).await.unwrap().entries;
+    assert_eq!(log.iter().map(|written| &written.entry.key).collect::<Vec<_>>(), [&None, &None]);
+    assert_eq!(store.audit().prune(Duration::ZERO, 9).await.unwrap(), 2);
     let token = Token([1; 16]);
     assert_eq!(store.claim(token, Duration::from_secs(9), 9).await.unwrap().len(), 1);
     assert!(store.settle("m", token, Settled::Dead { error: "gone".into() }).await.unwrap());

@@ -252,18 +252,18 @@ async fn rows_of_ones_own_commit_with_the_record_or_not_at_all() {
 
 /// The files of a store as a process that died right now would leave them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Files {
+pub(super) struct Files {
     file: Vec<u8>,
     wal: Vec<u8>,
 }
 
 impl Files {
-    fn copy(folder: &Folder) -> Self {
+    pub(super) fn copy(folder: &Folder) -> Self {
         let read = |ending: &str| fs::read(folder.path().join(format!("onlyonce.db{ending}"))).unwrap();
         Self { file: read(""), wal: read("-wal") }
     }
 
-    fn write(&self, folder: &Folder) {
+    pub(super) fn write(&self, folder: &Folder) {
         fs::write(folder.file(), &self.file).unwrap();
         fs::write(folder.path().join("onlyonce.db-wal"), &self.wal).unwrap();
     }

@@ -5,8 +5,9 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use onlyonce_core::record::Effects;
-use onlyonce_store::Store;
+use onlyonce_core::record::{Effects, Revision};
+use onlyonce_store::audit::Entry;
+use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped};
 use onlyonce_testkit::engines::sqlite;
 
 use super::folder::Folder;
@@ -109,4 +110,74 @@ async fn a_person_with_sqlite3_reads_what_stands_there() {
         "SELECT key, scope_label, route, effects, substr(updated_at, 1, 2), length(scope) FROM onlyonce_keys ORDER BY key",
     );
     assert_eq!(told, "order-7|acme|POST /payments|opaque|20|64\norder-8|acme|POST /payments|keyed|20|64\n");
+}
+
+/// O01, E09: who did what, and why, with dates; also while the store is open.
+#[tokio::test]
+async fn a_person_with_sqlite3_reads_the_log() {
+    let folder = Folder::new();
+    let store = open(folder.file()).await;
+    let entry = |id: &str, action: &str| Entry {
+        id: id.into(),
+        who: "ann".into(),
+        role: "operate".into(),
+        via: "cli".into(),
+        action: action.into(),
+        scope: Some([1; 32]),
+        key: Some("order-7".into()),
+        reason: Some("checked with the bank".into()),
+        result: "applied".into(),
+        ..Entry::default()
+    };
+    let (id, next) = draft("order-7", Effects::Opaque, running());
+    store
+        .swap(id, Change::new(None, Revision(1), next).with_audit(Some(entry("e1", "verdict"))))
+        .await
+        .unwrap();
+    store.audit().write(entry("e2", "read_response")).await.unwrap();
+    let told = sqlite::run(
+        &folder.file(),
+        "SELECT who, action, substr(scope, 1, 4), key, reason, forced, result, substr(at, 1, 2) FROM onlyonce_log",
+    );
+    assert_eq!(
+        told,
+        "ann|read_response|0101|order-7|checked with the bank|0|applied|20\n\
+         ann|verdict|0101|order-7|checked with the bank|0|applied|20\n",
+        "newest first"
+    );
+}
+
+/// O01, W01: an entry is part of a transaction of the user's own, or not there at all.
+#[tokio::test]
+async fn an_entry_commits_with_rows_of_ones_own_or_not_at_all() {
+    let folder = Folder::new();
+    let store = open(folder.file()).await;
+    for (key, fails) in [("kept", false), ("undone", true)] {
+        let (id, next) = draft(key, Effects::Local, running());
+        let entry = Entry { id: key.into(), ..Entry::default() };
+        let change = Change::new(None, Revision(1), next).with_audit(Some(entry));
+        let written = store.write(move |transaction| {
+            assert!(matches!(transaction.swap(id, change)?, Swapped::Applied(_)));
+            if fails { Err(Error::new(ErrorKind::Other, "on purpose")) } else { Ok(()) }
+        });
+        assert_eq!(written.await.is_err(), fails);
+    }
+    assert_eq!(sqlite::run(&folder.file(), "SELECT id FROM onlyonce_audit"), "kept\n");
+}
+
+/// O01: no entry, no change; and whoever writes beside it is not disturbed.
+#[tokio::test]
+async fn a_change_whose_entry_cannot_be_written_is_not_made() {
+    let folder = Folder::new();
+    let store = open(folder.file()).await;
+    sqlite::run(
+        &folder.file(),
+        "CREATE TRIGGER refuse BEFORE INSERT ON onlyonce_audit BEGIN SELECT raise(ABORT, 'on purpose'); END",
+    );
+    let (id, next) = draft("refused", Effects::Local, running());
+    let change = Change::new(None, Revision(1), next).with_audit(Some(Entry::default()));
+    let (refused, _) = tokio::join!(store.swap(id, change), put(&store, "beside"));
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(store.load(id).await.unwrap(), None);
+    assert_eq!(sqlite::run(&folder.file(), "SELECT count(*) FROM onlyonce_audit"), "0\n");
 }

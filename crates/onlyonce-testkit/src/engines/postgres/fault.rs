@@ -1,4 +1,4 @@
-//! What befalls a server: it is stopped, killed, frozen, and started again; its disk is full.
+//! Faults of a server: it is stopped, killed, frozen, and started again; its disk is full.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ impl Server {
             Stop::Immediate => "-QUIT",
         };
         self.send(signal, self.postmaster());
-        self.is_gone();
+        self.wait_until_gone();
     }
 
     /// Kills it, as a machine that loses its power does, and waits until it is gone.
@@ -39,11 +39,11 @@ impl Server {
     ///
     /// Where that cannot be done.
     pub fn kill(&self) {
-        // Stopped first, it starts no more of them.
+        // While the first process is stopped, it starts no others.
         self.send("-STOP", self.postmaster());
         self.send("-KILL", self.processes());
-        self.is_gone();
-        // It names a process that is gone, and that number may soon be somebody else's.
+        self.wait_until_gone();
+        // The file names a process that is gone, and the system may give that number to another one.
         let _ = fs::remove_file(self.folder.join("data/postmaster.pid"));
     }
 
@@ -98,7 +98,7 @@ impl Server {
         disk
     }
 
-    /// Takes all the space that is left there; what it is taken with, to be removed.
+    /// Fills that disk, and gives the file that does it, for the test to remove.
     ///
     /// # Panics
     ///
@@ -143,7 +143,7 @@ impl Server {
         }
     }
 
-    fn is_gone(&self) {
+    fn wait_until_gone(&self) {
         let mut process = self.process();
         let Some(child) = process.as_mut() else { return };
         let began = Instant::now();

@@ -1,11 +1,11 @@
 //! The machine that a server runs on: its folders, its users, its ports.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{REMEDY, USER};
+use crate::process::free_address;
 
 /// Beside what was built, where the user of the server gets there; else among the temporary files.
 pub(super) fn place() -> Result<PathBuf, String> {
@@ -65,6 +65,5 @@ pub(super) fn is_root() -> bool {
 }
 
 pub(super) fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    listener.map(|address| address.port()).map_err(|error| format!("no port is free: {error}"))
+    free_address().map(|address| address.port()).map_err(|error| format!("no port is free: {error}"))
 }

@@ -154,7 +154,7 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
         )
         .over_derived(deadline, &SPAN, r#""5m""#);
     section
-        .setting("horizon", "How long after the deadline an effect may still turn up downstream. Counts for verdicts, which a later release brings.")
+        .setting("horizon", "How long after the deadline an effect may still turn up downstream. Before then, the verdict `did-not-happen` is not believed unless it is final.")
         .over(horizon, &SPAN, r#""30s""#);
     section
         .setting("in_flight", "Duplicates of what still runs: 409, 202 with the place to ask, or they wait. A client may always ask to wait with `Prefer: wait=N`.")
