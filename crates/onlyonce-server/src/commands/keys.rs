@@ -46,17 +46,15 @@ fn named(name: &Name) -> String {
 }
 
 /// The beginning of a digest.
-pub(super) fn short(digest: &str) -> &str {
+fn short(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
 /// A scope as people know it: by its label, or else by its beginning.
 pub(super) fn label(item: &Value) -> String {
-    match &item["scope_label"] {
-        Value::String(label) => clean(label),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            short(&member(item, "scope")).to_owned()
-        }
+    match item["scope_label"].as_str() {
+        Some(label) => clean(label),
+        None => short(&member(item, "scope")).to_owned(),
     }
 }
 

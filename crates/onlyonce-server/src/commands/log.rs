@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::failure::Failure;
-use super::keys::{print_json, short};
+use super::keys::{label, print_json};
 use super::target::{LogFilter, Purpose, Target};
-use super::text::{Colour, Table, clean, member};
+use super::text::{Colour, Table, member};
 use crate::Ended;
 use crate::cli::Log;
 use crate::config;
@@ -148,10 +148,7 @@ fn row(entry: &Value) -> [String; 7] {
         code if code.is_empty() => format!("{}{forced}", member(entry, "result")),
         code => format!("{}{forced}: {code}", member(entry, "result")),
     };
-    let scope = match &target["scope_label"] {
-        Value::String(label) => clean(label),
-        _ => short(&member(target, "scope")).to_owned(),
-    };
+    let scope = label(target);
     [
         member(entry, "at"),
         who,

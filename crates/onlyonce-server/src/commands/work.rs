@@ -93,7 +93,7 @@ async fn rounds(
                 eprintln!("{} {}", records(done), round.done);
             }
             Err(error) => {
-                eprintln!("warning: {:#}; tried again at the next round", anyhow::Error::from(error))
+                eprintln!("warning: {:#}; tried again at the next round", anyhow::Error::from(error));
             }
         }
         tokio::select! {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use onlyonce_core::refusal::Code;
 
-fn page(path: &str) -> String {
+pub(crate) fn page(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }

@@ -119,9 +119,9 @@ fn facts(record: &Value, now: jiff::Timestamp) -> Vec<(&'static str, String)> {
         began if began.is_empty() => at("attempt"),
         _ => format!("{}, began {}", at("attempt"), ago("began_at")),
     };
-    let scope = match &record["scope_label"] {
-        Value::Null => at("scope"),
-        _ => format!("{} ({})", at("scope"), label(record)),
+    let scope = match record["scope_label"].as_str() {
+        None => at("scope"),
+        Some(_) => format!("{} ({})", at("scope"), label(record)),
     };
     let facts = [
         ("state", format!("{state}{dead_letter}")),
@@ -131,7 +131,10 @@ fn facts(record: &Value, now: jiff::Timestamp) -> Vec<(&'static str, String)> {
         ("attempt", attempt),
         ("lapses", at("lapses_at")),
         ("deadline", at("deadline_at")),
-        ("believed", Some(at("believed_at")).filter(|at| !at.is_empty()).map_or_else(String::new, believed)),
+        (
+            "believed",
+            Some(at("believed_at")).filter(|at| !at.is_empty()).map_or_else(String::new, |at| believed(&at)),
+        ),
         ("answer", answer(record)),
         ("created", ago("created_at")),
         ("updated", ago("updated_at")),
@@ -142,7 +145,7 @@ fn facts(record: &Value, now: jiff::Timestamp) -> Vec<(&'static str, String)> {
     facts.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }
 
-fn believed(at: String) -> String {
+fn believed(at: &str) -> String {
     format!("\"did not happen\" from {at} on")
 }
 

@@ -17,7 +17,6 @@ fn refused(arguments: &[&str], words: &str) {
     assert!(error["code"].is_string() && error.get("status").is_some(), "{error}");
 }
 
-/// O09
 #[test]
 fn a_gateway_and_a_store_are_never_named_together() {
     let both = ["--admin", "http://127.0.0.1:1", "--store", "sqlite:a.db"];
@@ -34,7 +33,6 @@ fn a_gateway_and_a_store_are_never_named_together() {
     }
 }
 
-/// O09
 #[test]
 fn what_cannot_be_meant_is_refused_with_its_remedy() {
     let verdict = |word: &'static str, flags: &[&'static str]| {
@@ -67,7 +65,6 @@ fn what_cannot_be_meant_is_refused_with_its_remedy() {
     assert!(!run(&["keys", "list", "--token", "s3cret"]).err.contains("s3cret"));
 }
 
-/// O09
 #[test]
 fn a_store_that_is_not_there_is_not_made() {
     let folder = Folder::new();
@@ -100,7 +97,6 @@ fn a_store_that_is_not_there_is_not_made() {
     }
 }
 
-/// O09
 #[test]
 fn a_gateway_that_is_not_there_is_not_replaced_by_a_store() {
     let folder = Folder::new();
@@ -118,7 +114,7 @@ fn a_gateway_that_is_not_there_is_not_replaced_by_a_store() {
     assert!(folder.contents().is_empty());
 }
 
-/// O09: the admin port is found where serve would open it.
+/// The admin port is found where serve would open it.
 #[test]
 fn the_admin_port_comes_from_the_settings() {
     let folder = Folder::new();

@@ -20,7 +20,7 @@ fn with_token(world: &World, token: &str, arguments: &[&str]) -> Ended {
     Ended::of(&command.stdin(Stdio::null()).output().expect("it starts"))
 }
 
-/// O09, U05: the whole way, by the admin port of a gateway that goes on serving.
+/// O09, U05, U09, L04: the whole way, by the admin port of a gateway that goes on serving.
 #[test]
 fn a_running_gateway_is_operated_by_commands() {
     let mut world = World::begin(&[]);
@@ -80,7 +80,7 @@ fn a_running_gateway_is_operated_by_commands() {
     assert_eq!(world.on_admin(&["keys", "list"]).done(), "no records\n");
 }
 
-/// O09: the admin API and a store itself answer in the same shapes.
+/// The admin API and a store itself answer in the same shapes.
 #[test]
 fn a_store_answers_as_its_gateway_does() {
     let world = World::begin(&[]);
@@ -125,7 +125,7 @@ fn a_store_answers_as_its_gateway_does() {
     }
 }
 
-/// L04, O09: who may not gets 2, and what was refused to a known token is in the log.
+/// L04: who may not gets 2, and what was refused to a known token is in the log.
 #[test]
 fn a_token_that_may_not_is_an_error() {
     let world = World::begin(&TOKENS);
@@ -172,7 +172,7 @@ fn a_token_that_may_not_is_an_error() {
     assert_eq!(refused, ["admin_forbidden", "admin_forbidden"]);
 }
 
-/// O09: what comes is shown when it comes, and once.
+/// L04: what comes is shown when it comes, and once.
 #[test]
 fn the_log_is_followed() {
     let world = World::begin(&[]);
@@ -202,7 +202,6 @@ fn the_log_is_followed() {
     assert_eq!(follower.wait().expect("it ends").code(), Some(0));
 }
 
-/// O09
 #[test]
 fn a_gateway_without_tls_is_not_asked_with_it() {
     let world = World::begin(&[]);

@@ -10,7 +10,7 @@ fn schema_of(url: &str) -> &str {
     url.split_once("schema=").expect("a URL with a schema").1
 }
 
-/// O09, E02, X04: nodes go on, and replay nothing that was forgotten.
+/// U05, E02, X04: nodes go on, and replay nothing that was forgotten.
 #[test]
 fn a_database_is_read_and_changed_beside_its_nodes() {
     let url = Server::shared().fresh_schema();
@@ -42,7 +42,7 @@ fn a_database_is_read_and_changed_beside_its_nodes() {
     assert_eq!(world.on_store(&["reap", "--dry-run", "--json"]).json()["done"], 0);
 }
 
-/// O09: a command about one record creates no schema and migrates none.
+/// A command about one record creates no schema and migrates none.
 #[test]
 fn a_schema_that_is_missing_or_older_is_told_and_left_alone() {
     let server = Server::shared();
@@ -67,7 +67,6 @@ fn a_schema_that_is_missing_or_older_is_told_and_left_alone() {
     assert_eq!(tables, "0");
 }
 
-/// X01, O09
 #[test]
 fn a_database_that_is_away_is_an_error_without_its_password() {
     let ended = run(&[

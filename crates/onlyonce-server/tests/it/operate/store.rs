@@ -8,7 +8,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_else(|| panic!("{name}: {value}"))
 }
 
-/// O09, U05: reading changes nothing, also while a gateway has the file; changing waits until nobody has it.
+/// U05, U09: reading changes nothing, also while a gateway has the file; changing waits until nobody has it.
 #[test]
 fn a_file_that_a_gateway_has_is_read_and_not_changed() {
     let world = World::begin(&[]);
@@ -70,7 +70,7 @@ fn a_file_that_a_gateway_has_is_read_and_not_changed() {
     assert_eq!(entries["items"].as_array().map(Vec::len), Some(1), "a dry run leaves no entry: {entries}");
 }
 
-/// U05: a verdict becomes the clients' answer.
+/// U05, U06: a verdict becomes the clients' answer.
 #[test]
 fn what_an_operator_says_is_what_retries_get() {
     let world = World::begin(&[]);
@@ -142,7 +142,7 @@ fn what_an_operator_says_is_what_retries_get() {
     assert!(retry.contains("x-bank: 17\r\n") && retry.contains("idempotent-replayed: true\r\n"), "{retry}");
 }
 
-/// O02: a log line leads to its record.
+/// O09: a log line leads to its record.
 #[test]
 fn a_record_is_found_by_what_the_log_shows_of_it() {
     let mut world = World::begin(&[]);
@@ -175,7 +175,7 @@ fn a_record_is_found_by_what_the_log_shows_of_it() {
     }
 }
 
-/// O09: the text for people, as a whole.
+/// U05: the text for people, as a whole.
 #[test]
 fn people_see_what_happened_and_the_command_that_ends_it() {
     let world = World::begin(&["--set", r#"policy.scope=["trusted:x-customer"]"#]);
@@ -225,7 +225,7 @@ fn people_see_what_happened_and_the_command_that_ends_it() {
     );
 }
 
-/// U05, O09: every refusal of the rules is a no, and in the audit log.
+/// U06, U09: every refusal of the rules is a no, and in the audit log.
 #[test]
 fn what_the_rules_refuse_is_a_no() {
     let world = World::begin(&[]);
@@ -273,7 +273,7 @@ fn what_the_rules_refuse_is_a_no() {
     assert_eq!((text(&forced, "result"), text(&forced["after"], "state")), ("applied", "retryable"));
 }
 
-/// U05: what a retryable record's last attempt did is said with its token.
+/// U06: what a retryable record's last attempt did is said with its token.
 #[test]
 fn a_retryable_record_takes_a_verdict_about_its_attempt() {
     let world = World::begin(&[]);
@@ -295,7 +295,6 @@ fn a_retryable_record_takes_a_verdict_about_its_attempt() {
     assert_eq!(text(&run(&["happened", "--attempt", token]).json()["after"], "state"), "completed");
 }
 
-/// O09
 #[test]
 fn a_listing_is_filtered_bounded_and_whole() {
     let world = World::begin(&[]);
@@ -330,7 +329,7 @@ fn a_listing_is_filtered_bounded_and_whole() {
     assert_eq!(world.on_store(&["keys", "list", "--query", "nothing-like-it"]).done(), "no records\n");
 }
 
-/// O09: a caller's data goes, and what is in doubt stays unless forced.
+/// L04: a caller's data goes, and what is in doubt stays unless forced.
 #[test]
 fn a_scope_is_purged_and_what_is_in_doubt_is_kept() {
     let world = World::begin(&[]);
@@ -372,7 +371,7 @@ fn a_scope_is_purged_and_what_is_in_doubt_is_kept() {
     assert_eq!((text(&whole, "result"), &whole["forgotten"]), ("done", &0.into()));
 }
 
-/// O09
+/// L04
 #[test]
 fn the_log_is_filtered_and_in_the_order_of_time() {
     let world = World::begin(&[]);

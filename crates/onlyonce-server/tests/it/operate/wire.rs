@@ -92,7 +92,7 @@ fn asked(arguments: &[&str], answers: Vec<String>) -> (Ended, Vec<Came>) {
     (ended, (0..count).map(|_| server.came()).collect())
 }
 
-/// O09: every filter is passed on, and every page followed.
+/// Every filter is passed on, and every page followed.
 #[test]
 fn a_listing_is_asked_for_page_by_page() {
     let page = |keys: &[&str], next: Value| {
@@ -131,7 +131,7 @@ fn a_listing_is_asked_for_page_by_page() {
     assert_eq!(came[0].line, "GET /v1/audit?who=on-call&limit=7 HTTP/1.1");
 }
 
-/// O09, U05
+/// L04, U05
 #[test]
 fn a_change_says_what_why_and_who() {
     let done = json!({ "result": "applied", "before": { "state": "unknown" }, "after": { "state": "completed" }, "audit": "01J" });
@@ -198,7 +198,7 @@ fn a_change_says_what_why_and_who() {
     assert_eq!(came[1].line, format!("DELETE /v1/scopes/{SCOPE}?reason=r HTTP/1.1"));
 }
 
-/// O09: exit 1 where the answer is no, 2 where there is none.
+/// Exit 1 where the answer is no, 2 where there is none.
 #[test]
 fn a_refusal_is_told_with_its_code_and_its_exit_code() {
     for (status, code, more, exit) in [
@@ -241,7 +241,6 @@ fn a_refusal_is_told_with_its_code_and_its_exit_code() {
     assert!(ended.err.contains("--token env:NAME or file:PATH"), "{ended:?}");
 }
 
-/// O09
 #[test]
 fn something_else_that_answers_there_is_no_gateway() {
     for odd in [
@@ -280,7 +279,7 @@ fn a_token_is_read_from_where_it_is() {
     }
 }
 
-/// S06: what a client chose as its key does not act on the operator's terminal.
+/// What a client chose as its key does not act on the operator's terminal.
 #[test]
 fn text_of_somebody_elses_is_escaped() {
     let item = json!({ "state": "unknown", "key": "a\u{1b}]0;owned\u{7}", "scope_label": "x\r\ny", "scope": SCOPE, "attempt": 1,
@@ -293,7 +292,7 @@ fn text_of_somebody_elses_is_escaped() {
     assert_eq!(ended.err, "no: no \\u{1b}[2J\n");
 }
 
-/// O09: what is stored is shown as it is, also where it looks like a refusal of the API.
+/// What is stored is shown as it is, also where it looks like a refusal of the API.
 #[test]
 fn a_stored_answer_is_told_from_a_refusal() {
     let record = ok(&json!({ "key": "k", "state": "completed" }));

@@ -28,7 +28,7 @@ fn expired() -> super::world::Rest {
     rest
 }
 
-/// P06
+/// M02
 #[test]
 fn expired_records_are_counted_and_then_deleted() {
     let rest = expired();
@@ -39,7 +39,7 @@ fn expired_records_are_counted_and_then_deleted() {
     assert_eq!(rest.run(&["keys", "list", "--json"]).json()["items"][0]["key"], "paid");
 }
 
-/// P06: it goes on until it is stopped, and is done then.
+/// M02: it goes on until it is stopped, and is done then.
 #[test]
 fn without_once_it_goes_on_until_it_is_stopped() {
     let rest = expired();
@@ -61,7 +61,7 @@ fn without_once_it_goes_on_until_it_is_stopped() {
     );
 }
 
-/// U01: what a killed gateway left running is settled by whoever takes the file.
+/// M01, U04: what a killed gateway left running is settled by whoever takes the file.
 #[test]
 fn a_sweep_settles_what_a_killed_gateway_left() {
     let world = World::begin(&[]);
