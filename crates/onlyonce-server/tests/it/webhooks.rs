@@ -1,4 +1,5 @@
 //! Webhooks, as a provider sends them to the program.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
