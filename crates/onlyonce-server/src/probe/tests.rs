@@ -222,7 +222,7 @@ async fn a_probe_is_asked_by_tls() {
     let mut inner = config("probe = 'http://h'", &[]);
     inner.listen = "127.0.0.1:0".parse().unwrap();
     inner.default.upstream.uri = format!("http://{}", server.address).parse().unwrap();
-    inner.tls = Some(crate::config::Tls { cert: cert.clone(), key, client_ca: None });
+    inner.tls = Some(config::Tls { cert: cert.clone(), key, client_ca: None });
     let engine = Engine::new(Arc::new(Memory::new()));
     let inner = Gateway::start(inner, engine, Place::Threads).await.unwrap();
     let settings = format!("probe = 'https://localhost:{}/probe'", inner.address().port());
