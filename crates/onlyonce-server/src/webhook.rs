@@ -90,7 +90,7 @@ impl Sources {
         let largest = routes.map(|route| route.policy.response_bytes_max).max().unwrap_or_default();
         let by_name: HashMap<_, _> =
             config.webhooks.iter().map(|source| (source.name.clone(), source.clone())).collect();
-        by_name.keys().for_each(|source| start_at_zero(source));
+        by_name.keys().for_each(start_at_zero);
         Self { by_name, bytes_max: largest.saturating_add(BYTES_BESIDE_ANSWER) }
     }
 }

@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use onlyonce::StateName;
 use onlyonce::operate::Heard;
 use onlyonce::time::Timestamp;
 use serde_json::json;
@@ -14,7 +13,8 @@ use crate::view;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) result: Result,
-    pub(crate) state: Option<StateName>,
+    /// The record's state, in our word for it.
+    pub(crate) state: Option<&'static str>,
     pub(crate) why: Option<String>,
     /// From when on "did not happen" is believed.
     pub(crate) earliest: Option<Timestamp>,
@@ -70,11 +70,11 @@ impl Told {
 
     pub(crate) fn heard(heard: Heard) -> Self {
         let (result, state) = match heard {
-            Heard::Applied(state) => (Result::Applied, Some(state)),
-            Heard::Evidence => (Result::Evidence, Some(StateName::Running)),
-            Heard::Noted(_) => (Result::Noted, Some(StateName::Unknown)),
-            Heard::Already(state) => (Result::Already, Some(state)),
-            Heard::Contradiction(state) => (Result::Contradiction, Some(state)),
+            Heard::Applied(state) => (Result::Applied, Some(state.as_str())),
+            Heard::Evidence => (Result::Evidence, Some("running")),
+            Heard::Noted(_) => (Result::Noted, Some("unknown")),
+            Heard::Already(state) => (Result::Already, Some(state.as_str())),
+            Heard::Contradiction(state) => (Result::Contradiction, Some(state.as_str())),
             Heard::Ignored(_) => (Result::Ignored, None),
         };
         let why = match heard {
@@ -99,7 +99,7 @@ impl Told {
     pub(crate) fn response(&self) -> Response<Bytes> {
         let body = json!({
             "result": self.result.as_str(),
-            "state": self.state.map(StateName::as_str),
+            "state": self.state,
             "why": self.why,
             "earliest": self.earliest.map(view::moment),
         });

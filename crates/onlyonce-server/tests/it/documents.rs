@@ -41,6 +41,25 @@ fn the_service_of_the_readme_is_one_that_compiles() {
     assert!(page("README.md").contains(&format!("```rust\n{program}```\n")));
 }
 
+/// What the guide shows of the examples is in them, and they run.
+#[test]
+fn the_probes_of_the_guide_are_those_of_the_examples() {
+    let guide = page("docs/guide.md");
+    for (example, from, to) in [
+        ("examples/probe/service.py", "def charge(", "\n\n\nclass Service"),
+        (
+            "crates/onlyonce/examples/probe.rs",
+            "/// Whether the payment of an attempt happened.",
+            "\n\n#[tokio::main]",
+        ),
+    ] {
+        let program = page(example);
+        let (_, rest) = program.split_once(from).expect("it begins there");
+        let (part, _) = rest.split_once(to).expect("it ends there");
+        assert!(guide.contains(&format!("\n{from}{part}\n```\n")), "{example}");
+    }
+}
+
 /// Every field of the policy, by the name it has in settings.
 #[test]
 fn every_setting_is_on_its_page() {

@@ -1,4 +1,5 @@
 //! Probes behind a URL, asked by the program.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,9 +1,11 @@
 //! Webhooks, as a provider sends them to the program.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hmac::{Hmac, KeyInit, Mac};
+use onlyonce_testkit::disk::Disk;
 use onlyonce_testkit::http::{self, Answer, Request};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -525,6 +527,41 @@ fn a_reload_changes_sources_and_secrets() {
     );
     assert_eq!(by_second.1["result"], "noted");
     assert_eq!(world.raw("bank", &[("Onlyonce-Signature", &old)], &body).1["result"], "applied");
+}
+
+/// U05: what the store did not take is sent again.
+#[test]
+fn a_webhook_that_the_store_does_not_take_is_503_and_settles_when_it_comes_again() {
+    let (folder, provider) = (Folder::new(), Provider::start());
+    let disk = Disk::new(folder.path(), &folder.path().join("onlyonce.db"));
+    let file = folder.path().join("onlyonce.toml");
+    std::fs::write(&file, SETTINGS).unwrap();
+    let store = folder.url("onlyonce.db");
+    let start = || {
+        let mut command = onlyonce();
+        command.envs(disk.environment()).env("WEBHOOK_SECRET", SECRET).env("OTHER_SECRET", "another");
+        let arguments =
+            ["--config", file.to_str().unwrap(), "--upstream", &provider.url(), "--store", &store];
+        Serving::start_as(command, &arguments)
+    };
+    let serving = start();
+    assert_eq!(post(serving.address(), "/lost", "k-1").status, 502);
+    let body =
+        json!({ "token": provider.told("k-1", 1).token, "verdict": "happened", "id": "evt_1" }).to_string();
+    let send = |serving: &Serving| {
+        let signature = signed(SECRET, now(), &body);
+        deliver(serving.admin(), "/v1/webhooks/bank", &[("Onlyonce-Signature", &signature)], &body)
+    };
+    disk.fail("-wal");
+    let (status, told) = send(&serving);
+    assert_eq!((status, &told["code"]), (503, &json!("store_unavailable")));
+    disk.recover();
+    drop(serving);
+    let serving = start();
+    // Whether a write that could not be synced is there after a restart is the disk's to say.
+    let (_, told) = send(&serving);
+    assert!(["applied", "already"].contains(&told["result"].as_str().unwrap()), "{told}");
+    assert_eq!(told["state"], "completed");
 }
 
 /// A body that does not come is not waited for by anybody else.

@@ -1,5 +1,6 @@
 //! What bodies say, and what they cannot be used for.
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -188,4 +189,39 @@ fn what_names_no_record_or_two_is_ambiguous() {
     assert_eq!(read("preset = 'stripe'", &foreign), Err(Unusable::Foreign));
     let half = json!({ "id": "evt_1", "type": "charge.succeeded", "created": 1, "data": { "object": { "metadata": { "onlyonce_key": "k" } } } });
     assert!(matches!(read("preset = 'stripe'", &half), Err(Unusable::Ambiguous(_))));
+}
+
+/// Members that pointers lead to, with anything in them.
+fn odd_value() -> impl Strategy<Value = Value> {
+    let plain = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        ".{0,20}".prop_map(Value::from),
+        Just(json!(HANDLE)),
+        Just(json!(SCOPE)),
+        Just(json!("happened")),
+        Just(json!({ "status": 201, "body_base64": "eA==" })),
+    ];
+    plain.prop_recursive(3, 16, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::hash_map("[a-z/~]{0,8}", inner, 0..4).prop_map(|members| json!(members)),
+        ]
+    })
+}
+
+proptest! {
+    /// Whatever a body has, it is an event or it cannot be used.
+    #[test]
+    fn no_body_makes_reading_panic(
+        members in prop::collection::hash_map("token|scope|key|verdict|final|response|id|data|type|created", odd_value(), 0..8),
+        bytes in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        for settings in ["", "preset = 'stripe'", "time_pointer = '/id'\nfinal_pointer = '/response/x'"] {
+            let _ = read(settings, &json!(members));
+        }
+        let _ = super::read(&source(""), Signed { at: AT, id: Some("m") }, &bytes);
+    }
 }

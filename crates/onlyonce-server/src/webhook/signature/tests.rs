@@ -195,8 +195,7 @@ proptest! {
         let mut other = signature.clone();
         other[flipped.index(32)] ^= 1 << bit;
         prop_assert_eq!(verify(&source, &line(&other), &body, at(seconds)).map(drop), Err(Distrust::Invalid));
-        let mut changed = body.clone();
-        changed.push(0);
+        let changed = [&body[..], &[0]].concat();
         prop_assert_eq!(verify(&source, &line(&signature), &changed, at(seconds)).map(drop), Err(Distrust::Invalid));
     }
 
