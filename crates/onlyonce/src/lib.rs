@@ -70,8 +70,8 @@
 //! |---|---|---|
 //! | [`Effects::Local`]: all in one transaction with the completion | runs again | needs the completion in your transaction; not here yet |
 //! | [`Effects::Keyed`]: downstream deduplicates [`Attempt::downstream_key`] | runs again while downstream remembers | exactly once, if downstream keeps its word |
-//! | [`Effects::Queryable`]: downstream can be asked | unknown | at most once |
-//! | [`Effects::Opaque`]: neither | unknown | at most once |
+//! | [`Effects::Queryable`]: downstream can be asked | unknown, then asked by a [probe] | at most once, then the truth |
+//! | [`Effects::Opaque`]: neither | unknown, until somebody tells ([`operate`]) | at most once |
 //!
 //! # Questions about a key
 //!
@@ -87,8 +87,8 @@
 //!   forgets at restart, and a retry then runs again.
 //! * Keep the file on a local disk, and back it up with `onlyonce store backup`: a plain copy of a file in use is half a
 //!   database.
-//! * Start the [workers](worker): they settle what a dead node left running and delete what has expired. A record that
-//!   is unknown stays so: no verdict can be given yet.
+//! * Start the [workers](worker): they settle what a dead node left running, ask [probes](probe) about what is unknown, and
+//!   delete what has expired. What nobody can be asked about waits for [`Engine::verdict`].
 //! * Add the layer outside `Router::nest`. Inside, it does not see questions about a key.
 //! * A credential that is refreshed is another caller to the default scope. Use [`Onlyonce::with_caller`] with an
 //!   account's id where clients change tokens between retries.
