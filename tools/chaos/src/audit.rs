@@ -168,7 +168,7 @@ impl Transition {
             ("running", "retryable") => names.push("became retryable"),
             ("running", "completed") => names.push("completed"),
             ("unknown" | "retryable", "completed") => {
-                names.push("completed late: a probe, or the late truth")
+                names.push("completed late: a probe, or the late truth");
             }
             ("unknown", "unknown") => names.push("asked about"),
             _ => {}

@@ -93,7 +93,7 @@ fn end(run: &Run, gateways: &[SocketAddr], subject: &Subject) -> FinalState {
         match answer.as_ref().map(read) {
             // Its probe can be asked: nobody has to wait for a person.
             Some(Read::End(FinalState::Unknown)) if subject.kind == Kind::Queryable => {
-                thread::sleep(ASK_EVERY)
+                thread::sleep(ASK_EVERY);
             }
             Some(Read::End(end)) => return last(run, gateways, subject, body, end),
             // The key is the other request's.

@@ -58,7 +58,13 @@ impl Engine {
                 Ruled::Settles(draft) => (draft, true),
                 Ruled::Keeps(draft) | Ruled::Notes(draft, _) => (draft, false),
                 Ruled::Absent => return Ok(Judged::Refused(Refusal::Absent)),
-                refused => {
+                refused @ (Ruled::Contradicts(_)
+                | Ruled::Ignores(..)
+                | Ruled::Already
+                | Ruled::StillRunning
+                | Ruled::TooEarly(_)
+                | Ruled::Settled
+                | Ruled::NothingToAsk) => {
                     let refusal = Refusal::Refused(refused_as(&refused), found);
                     return Ok(Judged::Refused(self.refuse(order, Some(entry), refusal).await));
                 }
