@@ -50,7 +50,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, timeout};
 
 use self::call::Call;
-use self::connection::{Door, Peer};
+use self::connection::Peer;
 use self::endpoint::{Access, Endpoint, Name};
 use self::events::Events;
 use self::refusal::{Code, Refusal};
@@ -205,18 +205,17 @@ fn host_name() -> String {
 #[derive(Debug)]
 pub(crate) struct Administration {
     admin: Arc<Admin>,
-    serving: JoinHandle<std::io::Result<()>>,
+    serving: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
 }
 
 /// Serves until it is stopped. What is in `open` needs no token: it has an authentication of its own.
 pub(crate) fn serve(listener: TcpListener, admin: &Arc<Admin>, open: Router) -> Administration {
     let routes = router(admin.clone()).merge(open).layer(map_response(sealed));
-    let service = routes.into_make_service_with_connect_info::<Peer>();
-    let serving = axum::serve(Door(listener), service).with_graceful_shutdown(admin.ended());
+    let ending = admin.clone();
     Administration {
         admin: admin.clone(),
-        serving: tokio::spawn(serving.into_future()),
+        serving: tokio::spawn(connection::serve(listener, routes, move || ending.ended())),
         background: vec![
             tokio::spawn(events::run(admin.clone(), admin.engine.events())),
             tokio::spawn(admin.clone().sum_up()),
@@ -239,9 +238,9 @@ impl Administration {
 fn router(admin: Arc<Admin>) -> Router {
     let mut router = Router::new();
     for path in endpoint::paths() {
-        let answer = move |State(admin): State<Arc<Admin>>,
-                           ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
-                           request: Request| answer(admin, peer, path, request);
+        let answer = move |State(admin): State<Arc<Admin>>, ConnectInfo(peer): Peer, request: Request| {
+            answer(admin, peer, path, request)
+        };
         router = router.route(path, any(answer));
     }
     router.fallback(not_found).with_state(admin)
@@ -310,11 +309,7 @@ fn no_method(path: &str, method: &Method) -> Refusal {
     Refusal::new(Code::Method, detail).with_header(ALLOW, allow)
 }
 
-async fn not_found(
-    State(admin): State<Arc<Admin>>,
-    ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
-    request: Request,
-) -> Response {
+async fn not_found(State(admin): State<Arc<Admin>>, ConnectInfo(peer): Peer, request: Request) -> Response {
     let (head, _) = request.into_parts();
     let refusal = match Caller::of(&admin.rules().tokens, peer.ip(), &head) {
         Ok(_) => Refusal::new(Code::NotFound, "there is no such path; GET /v1/openapi.json lists all"),

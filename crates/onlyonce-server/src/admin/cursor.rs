@@ -93,7 +93,6 @@ mod tests {
         List { store: [7; 16], path: "/v1/keys", filters: filters.to_owned() }
     }
 
-    /// O01
     #[test]
     fn a_cursor_is_good_for_an_hour_in_the_list_it_came_from() {
         let (now, inner) = (UNIX_EPOCH + Duration::from_secs(1_763_350_000), Cursor(Box::new([1, 2, 3])));
@@ -107,7 +106,6 @@ mod tests {
         assert_eq!(open(List { store: [8; 16], ..list("state=unknown") }, 0), Err(Unusable::Foreign));
     }
 
-    /// O01
     #[test]
     fn a_changed_cursor_is_refused() {
         let now = UNIX_EPOCH + Duration::from_secs(1_763_350_000);

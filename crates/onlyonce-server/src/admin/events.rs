@@ -336,7 +336,6 @@ mod tests {
         Ok(log.after(after)?.map(|told| told.number).collect())
     }
 
-    /// O01
     #[test]
     fn whoever_comes_back_goes_on_or_is_told_that_it_missed_something() {
         let mut log = Log::default();
@@ -359,7 +358,6 @@ mod tests {
         assert_eq!(numbers(&log, 1_008), Ok(vec![]));
     }
 
-    /// O01
     #[test]
     fn a_stream_goes_on_only_after_an_event_of_its_own() {
         let events = Events::default();

@@ -313,7 +313,6 @@ mod tests {
         faults.into_iter().map(|fault| fault.path).collect()
     }
 
-    /// O01
     #[test]
     fn what_is_understood_is_read() {
         let mut faults = Vec::new();
@@ -332,7 +331,7 @@ mod tests {
         assert_eq!(Parameters::read(KNOWN, "", &mut faults).limit(), LIMIT_DEFAULT);
     }
 
-    /// O01
+    /// O06
     #[test]
     fn everything_that_is_not_understood_is_told() {
         for query in [
@@ -360,7 +359,6 @@ mod tests {
         assert_eq!(faults("%ff=1"), ["query"]);
     }
 
-    /// O01
     #[test]
     fn a_listing_is_told_by_its_filters_and_not_by_its_page() {
         let filters = |query: &str| Parameters::read(KNOWN, query, &mut Vec::new()).filters();

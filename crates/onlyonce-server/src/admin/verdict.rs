@@ -278,7 +278,7 @@ mod tests {
         faults.into_iter().map(|fault| fault.path).collect()
     }
 
-    /// U05
+    /// U06
     #[test]
     fn a_verdict_is_read_with_all_it_may_have() {
         let body = r#"{"verdict":"happened","reason":"r","ask":true,"token":null}"#;
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(verdict(r#"{"verdict":"unknown","reason":"r"}"#), Verdict::StillUnknown);
     }
 
-    /// U05
+    /// U06, O06
     #[test]
     fn everything_that_is_wrong_is_told_and_nothing_else_is_guessed() {
         let happened =

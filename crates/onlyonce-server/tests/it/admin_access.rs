@@ -65,7 +65,7 @@ async fn a_token_may_what_its_role_says_and_no_token_may_nothing() {
     }
 }
 
-/// O01: what a known token is refused is in the audit log, what a stranger is refused is not.
+/// L04: what a known token is refused is in the audit log, what a stranger is refused is not.
 #[tokio::test]
 async fn refusals_of_known_tokens_are_in_the_audit_log() {
     let world = World::with_tokens().await;
@@ -144,7 +144,7 @@ async fn a_page_under_another_name_gets_nothing_and_changes_nothing() {
     assert_eq!((read.status, read.header("access-control-allow-origin")), (200, None));
 }
 
-/// O01
+/// O06
 #[tokio::test]
 async fn head_is_answered_like_get_and_other_methods_are_refused_with_those_there_are() {
     let world = World::new().await;
@@ -172,7 +172,7 @@ async fn head_is_answered_like_get_and_other_methods_are_refused_with_those_ther
     }
 }
 
-/// O04: no order is answered by an error of ours when the store does not answer.
+/// O06, U09: no order is answered by an error of ours when the store does not answer.
 #[tokio::test]
 async fn a_store_that_does_not_answer_is_503_everywhere_and_its_name_is_not_told() {
     let world = World::new().await;

@@ -18,7 +18,7 @@ fn said(verdict: &str) -> Value {
     }
 }
 
-/// U05, U06: the table of the contract, with and without a probe.
+/// U05, U06, U09: the table of the contract, with and without a probe.
 #[tokio::test]
 async fn a_verdict_is_judged_by_the_state_of_the_record() {
     const TABLE: &[(StateName, [(u16, &str); 4])] = &[
@@ -65,7 +65,7 @@ async fn a_verdict_is_judged_by_the_state_of_the_record() {
     }
 }
 
-/// U05, U06
+/// U06, O06
 #[tokio::test]
 async fn refusals_say_what_to_do_next() {
     let world = World::new().await;
@@ -90,7 +90,7 @@ async fn refusals_say_what_to_do_next() {
     assert_eq!(forget.told(), (409, "record_running".to_owned()));
 }
 
-/// U05: "did not happen" is believed once the attempt can no longer act, also of an attempt that nobody came back for.
+/// U06: "did not happen" is believed once the attempt can no longer act, also of an attempt that nobody came back for.
 #[tokio::test]
 async fn what_came_too_early_is_believed_in_time_or_with_force() {
     let world = World::new().await;
@@ -122,7 +122,7 @@ async fn what_came_too_early_is_believed_in_time_or_with_force() {
     assert_eq!(world.verdict(&unknown, "?force=true", &said("unknown")).await.told().1, "nothing_to_ask");
 }
 
-/// U05: the verdict is the client's answer.
+/// U06, U09, L04: the verdict is the client's answer.
 #[tokio::test]
 async fn happened_stores_the_answer_that_retries_get() {
     let world = World::new().await;
@@ -170,7 +170,7 @@ async fn happened_stores_the_answer_that_retries_get() {
     assert_eq!(lines, ["a", "b"]);
 }
 
-/// U05
+/// U06
 #[tokio::test]
 async fn a_retryable_record_is_completed_only_by_whoever_names_its_last_attempt() {
     let world = World::new().await;
@@ -191,7 +191,7 @@ async fn a_retryable_record_is_completed_only_by_whoever_names_its_last_attempt(
     assert_eq!(world.verdict(&unknown, "", &with_token(&unknown.token())).await.told().1, "applied");
 }
 
-/// U05: the probe may have the answer that a person has not.
+/// U05, U06: the probe may have the answer that a person has not.
 #[tokio::test]
 async fn unknown_asks_the_probe_and_happened_may_ask_it_for_the_answer() {
     let world = World::new().await;
@@ -215,7 +215,7 @@ async fn unknown_asks_the_probe_and_happened_may_ask_it_for_the_answer() {
     }
 }
 
-/// U06: two operators at once.
+/// U09: two operators at once.
 #[tokio::test]
 async fn an_order_for_a_record_that_has_changed_is_refused() {
     let world = World::new().await;
@@ -248,7 +248,7 @@ async fn an_order_for_a_record_that_has_changed_is_refused() {
     assert_eq!(ask.header("If-Match", "*").send().await.told(), (200, "applied".to_owned()));
 }
 
-/// U05, O01: bad input never changes anything.
+/// O06, U06: bad input never changes anything.
 #[tokio::test]
 async fn an_order_that_is_not_understood_changes_nothing() {
     let world = World::new().await;
@@ -317,7 +317,7 @@ async fn an_order_that_is_not_understood_changes_nothing() {
     assert_eq!(world.audit().await, []);
 }
 
-/// U05
+/// L06
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_whether_or_not_it_says_so() {
     let world = World::new().await;
@@ -335,9 +335,18 @@ async fn a_body_that_is_too_large_is_refused_whether_or_not_it_says_so() {
     assert_eq!(answer.json()["bytes_max"], bytes_max);
     let answer = world.ask("POST", &*path).body("application/json", with(bytes_max)).send().await;
     assert_eq!(answer.told(), (200, "would-apply".to_owned()));
+    // One that is refused before its body is read is told so too, and not cut off.
+    let unread = world.ask("POST", "/v1/nowhere").body("application/json", with(16 * bytes_max)).send().await;
+    assert_eq!(unread.told(), (404, "admin_not_found".to_owned()));
+    let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+    for (bytes, expected) in [(bytes_max + 1, 413), (bytes_max, 200)] {
+        let answer =
+            world.ask("POST", &*path).chunked(&format!("{}0\r\n\r\n", chunk(&with(bytes)))).send().await;
+        assert_eq!(answer.status, expected, "{}", answer.body);
+    }
 }
 
-/// U06
+/// L04
 #[tokio::test]
 async fn a_forgotten_key_is_as_if_it_had_never_been_used() {
     let world = World::new().await;
@@ -372,7 +381,7 @@ async fn a_forgotten_key_is_as_if_it_had_never_been_used() {
     assert_eq!(world.audit().await.len(), log.len());
 }
 
-/// U06, S06: a caller's records, and nobody else's.
+/// L04, S06: a caller's records, and nobody else's.
 #[tokio::test]
 async fn a_purge_forgets_a_scope_and_keeps_what_is_open_unless_forced() {
     let world = World::new().await;

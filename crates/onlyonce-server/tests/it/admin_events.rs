@@ -100,7 +100,7 @@ async fn settle(world: &World, made: &Made) {
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
-/// O01, O02
+/// U05
 #[tokio::test]
 async fn whoever_watches_is_told_what_becomes_of_records_and_what_operators_change() {
     let world = World::new().await;
@@ -138,7 +138,6 @@ async fn whoever_watches_is_told_what_becomes_of_records_and_what_operators_chan
     assert_eq!((&record.data["from"], &record.data["to"]), (&json!("completed"), &json!("forgotten")));
 }
 
-/// O01
 #[tokio::test]
 async fn whoever_comes_back_misses_nothing_or_is_told_to_load_anew() {
     let world = World::new().await;
@@ -181,7 +180,7 @@ async fn whoever_comes_back_misses_nothing_or_is_told_to_load_anew() {
     assert_eq!(late.next().await.unwrap().name, "resync");
 }
 
-/// O01
+/// L06
 #[tokio::test]
 async fn as_many_streams_as_there_may_be_and_no_more() {
     let world = World::new().await;
@@ -203,7 +202,7 @@ async fn as_many_streams_as_there_may_be_and_no_more() {
     timeout(SOON, freed).await.expect("its place is free");
 }
 
-/// O01, O04: streams end with the node, and do not keep its store open.
+/// G04: streams end with the node, and do not keep its store open.
 #[tokio::test]
 async fn streams_end_when_the_node_stops() {
     let world = World::new().await;
@@ -214,7 +213,7 @@ async fn streams_end_when_the_node_stops() {
     while watching.next().await.is_some() {}
 }
 
-/// O01: nothing of a request or an answer is told.
+/// L04: nothing of a request or an answer is told.
 #[tokio::test]
 async fn events_hold_nothing_of_an_answer_and_need_a_token_where_there_are_tokens() {
     let world = World::with_tokens().await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::admin_world::{OPERATOR, READER, ROUTE, World, encoded, scope};
 
-/// O01: a filter that is not understood shows nothing.
+/// O06: a filter that is not understood shows nothing.
 #[tokio::test]
 async fn a_query_that_is_not_understood_is_refused_with_everything_that_is_wrong() {
     let world = World::new().await;
@@ -48,7 +48,7 @@ async fn a_query_that_is_not_understood_is_refused_with_everything_that_is_wrong
     }
 }
 
-/// O01, U06
+/// U05, O09
 #[tokio::test]
 async fn records_are_found_by_what_somebody_has_in_hand() {
     let world = World::new().await;
@@ -95,7 +95,7 @@ async fn records_are_found_by_what_somebody_has_in_hand() {
     assert_eq!(found(format!("q={}.{}", "0".repeat(64), "0".repeat(32))).await.len(), 0);
 }
 
-/// O01: following the pages shows everything that stood there all the while exactly once.
+/// U05: following the pages shows everything that stood there all the while exactly once.
 #[tokio::test]
 async fn following_the_pages_shows_everything_once_while_others_write() {
     let world = World::new().await;
@@ -126,7 +126,7 @@ async fn following_the_pages_shows_everything_once_while_others_write() {
     }
 }
 
-/// O01
+/// O06
 #[tokio::test]
 async fn a_cursor_of_another_list_or_another_store_is_refused() {
     let world = World::new().await;
@@ -177,7 +177,7 @@ async fn a_key_of_another_scope_is_not_found_as_one_that_never_was() {
     assert_eq!(world.audit().await, []);
 }
 
-/// U06
+/// U05, U09
 #[tokio::test]
 async fn one_record_is_told_with_its_time_line_and_what_may_be_done() {
     let world = World::new().await;
@@ -223,7 +223,7 @@ async fn one_record_is_told_with_its_time_line_and_what_may_be_done() {
     assert_eq!(world.get("/v1/keys?q=done").await.keys(), [""; 0]);
 }
 
-/// O01, U06: stored answers hold what customers bought.
+/// L04: stored answers hold what customers bought.
 #[tokio::test]
 async fn a_stored_answer_is_shown_as_a_replay_and_that_somebody_looked_is_in_the_log() {
     let world = World::with_tokens().await;
@@ -254,7 +254,7 @@ async fn a_stored_answer_is_shown_as_a_replay_and_that_somebody_looked_is_in_the
     assert_eq!(world.audit().await.len(), log.len(), "nothing was shown");
 }
 
-/// O01
+/// L04, U09
 #[tokio::test]
 async fn the_audit_log_is_read_newest_first_and_filtered() {
     let world = World::with_tokens().await;
@@ -332,4 +332,39 @@ async fn the_overview_names_what_is_stuck_and_since_when() {
     assert_eq!(told["dead_letters"], json!({ "keys": 0, "messages": 0 }));
     assert_eq!(told["added_latency_seconds"], json!({ "p50": null, "p99": null }));
     assert!(told["node"].as_str().unwrap().ends_with(&format!(":{}", world.address().port())), "{told}");
+}
+
+/// U05, O02: what was given up on stays until a person ends it, and is told apart.
+#[tokio::test]
+async fn dead_letters_are_listed_counted_and_asked_anew() {
+    let world = World::new().await;
+    world.record("acme", "patient", StateName::Unknown).await;
+    world.clock.advance(Duration::from_secs(1));
+    let dead = world.dead_letter("acme", "dead").await;
+    assert_eq!(world.get("/v1/keys?dead_letter=true").await.keys(), ["dead"]);
+    assert_eq!(world.get("/v1/keys?dead_letter=false").await.keys(), ["patient"]);
+    assert_eq!(world.get("/v1/keys?state=completed&dead_letter=true").await.keys(), [""; 0]);
+    let told = world.get("/v1/overview").await.json();
+    assert_eq!(told["dead_letters"]["keys"], 1);
+    assert_eq!(
+        told["needs_you"][1],
+        json!({ "what": "dead_letter", "count": 1, "is_more": false, "since": "2026-01-01T00:00:01.000Z" })
+    );
+    let record = world.get(dead.path()).await.json();
+    assert_eq!((&record["dead_letter"], &record["ask_at"]), (&json!(true), &Value::Null));
+    world.broken_probe();
+    let asked =
+        world.verdict(&dead, "", &json!({ "verdict": "unknown", "reason": "the bank is back" })).await;
+    assert_eq!(asked.told(), (200, "noted".to_owned()));
+    assert_eq!(world.get("/v1/keys?dead_letter=true").await.keys(), [""; 0]);
+    // A probe that fails again and again needs somebody too.
+    for number in 0..5 {
+        let made = world.record("acme", &format!("k-{number}"), StateName::Unknown).await;
+        let happened = json!({ "verdict": "happened", "reason": "r", "ask": true });
+        assert_eq!(world.verdict(&made, "", &happened).await.told(), (200, "applied".to_owned()));
+    }
+    let told = world.get("/v1/overview").await.json();
+    let failing = told["needs_you"].as_array().unwrap().last().unwrap();
+    assert_eq!((&failing["what"], &failing["route"]), (&json!("probe_failing"), &json!(ROUTE)));
+    assert_eq!((&failing["count"], &failing["detail"]), (&json!(5), &json!("the bank answered 503")));
 }

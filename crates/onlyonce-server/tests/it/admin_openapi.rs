@@ -125,7 +125,7 @@ fn good(method: &str, path: &str, key: &str) -> (String, Option<Value>) {
     (format!("{target}{query}"), (method == "POST").then_some(verdict))
 }
 
-/// O01: every path of the document answers, as the document says.
+/// L04: every path of the document answers, as the document says.
 #[tokio::test]
 async fn every_operation_answers_as_it_is_described() {
     let world = World::with_tokens().await;
@@ -166,7 +166,7 @@ async fn every_operation_answers_as_it_is_described() {
     assert_eq!(checked, 13);
 }
 
-/// O01: what is not in the document is not served.
+/// L04: what is not in the document is not served.
 #[tokio::test]
 async fn what_is_not_described_is_not_served() {
     let world = World::with_tokens().await;
@@ -215,7 +215,7 @@ async fn what_is_not_described_is_not_served() {
     }
 }
 
-/// O01: every refusal that is described can be had, with every member that is described.
+/// O06: every refusal that is described can be had, with every member that is described.
 #[tokio::test]
 async fn every_refusal_that_is_described_is_given_as_described() {
     let world = World::with_tokens().await;
@@ -301,7 +301,7 @@ async fn every_refusal_that_is_described_is_given_as_described() {
     }
 }
 
-/// O01: tools read the document without this program's help.
+/// Tools read the document without this program's help.
 #[tokio::test]
 async fn the_document_is_whole() {
     let world = World::new().await;
@@ -324,7 +324,7 @@ async fn the_document_is_whole() {
     }
 }
 
-/// O01, O06: people read the same of every refusal as programs.
+/// O06: people read the same of every refusal as programs.
 #[tokio::test]
 async fn every_refusal_is_on_the_page_with_its_status_and_members() {
     let world = World::new().await;

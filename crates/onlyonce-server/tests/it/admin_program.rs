@@ -35,7 +35,7 @@ fn get(serving: &Serving, path: &str) -> (u16, Value) {
     (answer.status, serde_json::from_slice(&answer.body).unwrap_or_default())
 }
 
-/// U05, U06, O01, O02: from the doubt to the answer that the client gets, in the log and in the figures.
+/// U05, U06, U09, L04, O01, O02: from the doubt to the answer that the client gets, in the log and in the figures.
 #[test]
 fn a_person_settles_an_unknown_outcome_and_the_client_gets_the_answer() {
     let upstream = format!("http://{}", hangs_up());
@@ -123,7 +123,7 @@ fn a_person_settles_an_unknown_outcome_and_the_client_gets_the_answer() {
     );
 }
 
-/// L04, G04, O01: tokens are settings like others: a reload makes them count, and is in the audit log.
+/// L04, G04: tokens are settings like others: a reload makes them count, and is in the audit log.
 #[test]
 fn tokens_count_from_a_reload_on_and_the_reload_is_in_the_audit_log() {
     let folder = Folder::new();

@@ -18,11 +18,13 @@ use onlyonce::store::{
 };
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
-use onlyonce_core::machine::{self, Admission, Decision, Finish, Request};
+use onlyonce_core::machine::{
+    self, About, Admission, Backoff, Decision, Finish, Force, Request, Ruled, Ruling, Statement,
+};
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{
-    Draft, Effects, Handle, Id, Reason, Response, Revision, Seen, StateName, Token, Verdict,
+    Draft, Effects, Handle, Id, Reason, Response, Revision, Seen, Source, StateName, Token, Verdict,
 };
 use onlyonce_core::scope::{Part, Scope};
 use onlyonce_server::testing::Admin;
@@ -76,6 +78,27 @@ impl World {
         let admin = Admin::start(&path("onlyonce.toml"), store.clone()).await.expect("it starts");
         let policy = Policy { effects: Effects::Opaque, ..Policy::default() };
         Self { admin, store, clock, policy, _folder: folder }
+    }
+
+    /// A record that the reconciler has given up on.
+    pub(crate) async fn dead_letter(&self, caller: &str, key: &str) -> Made {
+        let made = self.record(caller, key, StateName::Unknown).await;
+        let ruling = Ruling {
+            verdict: Verdict::StillUnknown,
+            about: About::Work,
+            statement: Statement::by(Source::Probe),
+            force: Force::No,
+            token: Token([0; 16]),
+            probe: Some(Backoff { first: SOON, max: SOON, tries_max: 1, jitter_permille: 1000 }),
+        };
+        let Ruled::Notes(draft, _) = machine::verdict(&made.seen, &ruling) else { panic!("it is unknown") };
+        self.swap(made.id, Some(made.seen.revision), draft).await
+    }
+
+    /// The probe of every record gives no usable answer.
+    pub(crate) fn broken_probe(&self) {
+        let probe = asking(|_: Question| async { Err(Failure::new("the bank answered 503")) });
+        self.admin.engine().use_probes(Probes::default().with_route(ROUTE, Arc::new(probe)));
     }
 
     /// Every record of this route has a probe that answers so.
@@ -236,6 +259,11 @@ impl Ask<'_> {
         self.body("application/json", body.to_string())
     }
 
+    /// JSON in chunks, which does not say how long it is.
+    pub(crate) fn chunked(self, chunks: &str) -> Self {
+        self.header("Transfer-Encoding", "chunked").body("application/json", chunks)
+    }
+
     /// Sends it without reading the answer.
     pub(crate) async fn begin(self) -> TcpStream {
         let Self { address, method, target, headers, body } = self;
@@ -246,7 +274,10 @@ impl Ask<'_> {
         for (name, value) in headers.iter().filter(|(name, value)| name != "host" || value != "-") {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
-        text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
+        if !headers.iter().any(|(name, _)| name == "Transfer-Encoding") {
+            text.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        text.push_str(&format!("\r\n{body}"));
         let mut stream = TcpStream::connect(address).await.expect("it listens");
         // One that refuses a large body may close before all of it is sent.
         let _ = stream.write_all(text.as_bytes()).await;
