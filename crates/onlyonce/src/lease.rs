@@ -7,6 +7,7 @@ use onlyonce_core::outcome::Outcome;
 use onlyonce_core::record::{Effects, Handle, Id, Seen};
 use tokio::time::{Instant, sleep_until};
 
+use crate::cache::reckoned;
 use crate::engine::{Ending, Engine, chain};
 use crate::inflight::Leader;
 
@@ -52,9 +53,10 @@ impl Lease {
         Self { handle, deadline, held: Mutex::new((seen, asked_at)), leader }
     }
 
-    /// What the store last showed.
+    /// What the store last showed, with its clock as this node reckons it now: what is decided on it happens now.
     pub(crate) fn seen(&self) -> Seen {
-        self.held().0.clone()
+        let (seen, asked_at) = &*self.held();
+        reckoned(seen.clone(), *asked_at, Instant::now())
     }
 
     /// The attempt's number.
