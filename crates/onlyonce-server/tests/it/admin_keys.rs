@@ -230,7 +230,8 @@ async fn a_stored_answer_is_shown_as_a_replay_and_that_somebody_looked_is_in_the
     let made = world.record("acme", "k", StateName::Completed).await;
     let show = format!("{}/response", made.path());
     assert_eq!(world.ask("GET", &*show).token(READER).send().await.status, 403);
-    let answer = world.ask("GET", &*show).token(OPERATOR).header("User-Agent", "onlyonce/0.1.0").send().await;
+    let answer =
+        world.ask("GET", &*show).token(OPERATOR).header("User-Agent", "onlyonce-cli/0.1.0").send().await;
     assert_eq!((answer.status, &*answer.body), (201, "the answer to k"));
     assert_eq!(answer.header("content-type"), Some("text/plain"));
     assert_eq!(answer.header("idempotent-replayed"), Some("true"));

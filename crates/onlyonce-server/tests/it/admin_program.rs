@@ -70,7 +70,7 @@ fn a_person_settles_an_unknown_outcome_and_the_client_gets_the_answer() {
         "response": { "status": 201, "headers": { "content-type": "text/plain" }, "body": "paid" },
     });
     let headers =
-        [("Content-Type", "application/json"), ("User-Agent", "onlyonce/0.1.0"), ("Onlyonce-As", "ann")];
+        [("Content-Type", "application/json"), ("User-Agent", "onlyonce-cli/0.1.0"), ("Onlyonce-As", "ann")];
     let judged = ask(&serving, "POST", &format!("{path}/verdict"), &headers, &verdict.to_string());
     assert_eq!(judged.status, 200, "{}", String::from_utf8_lossy(&judged.body));
     let again = ask(&serving, "POST", &format!("{path}/verdict"), &headers, &verdict.to_string());
