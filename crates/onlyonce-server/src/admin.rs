@@ -58,7 +58,6 @@ use self::traffic::Minute;
 use self::who::{Caller, role_name};
 use crate::config::{AdminToken, Config, Role};
 pub(crate) use figures::Figures;
-pub(crate) use verdict::OURS as MADE_BY_THE_GATEWAY;
 pub(crate) use who::AS_CHARS_MAX;
 
 /// What a body may have beyond the largest answer that can be stored.

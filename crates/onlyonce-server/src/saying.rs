@@ -7,8 +7,7 @@
 //! ```
 //!
 //! 1. `response` belongs to `happened`, and `final` to `did-not-happen`. Elsewhere they are faults: who says both says nothing.
-//! 2. A header's value is a text or a list of texts. Headers of a connection and the length are left out, since a replay has
-//!    its own.
+//! 2. A header's value is a text or a list of texts. Headers that the gateway makes for each answer are left out.
 //! 3. A body is `body`, a text, or `body_base64`.
 //! 4. Every fault is told, each with its path.
 
@@ -165,7 +164,7 @@ fn read_headers(value: Option<&Value>, path: &str, faults: &mut Faults) -> Vec<(
         };
         for value in values {
             match value.as_str().and_then(|text| HeaderValue::from_str(text).ok()) {
-                Some(_) if is_of_connection(&name) => {}
+                Some(_) if MADE_BY_THE_GATEWAY.contains(&name.as_str()) => {}
                 Some(value) => headers.push((name.clone(), value)),
                 None => faults.add(
                     path.clone(),
@@ -177,20 +176,22 @@ fn read_headers(value: Option<&Value>, path: &str, faults: &mut Faults) -> Vec<(
     headers
 }
 
-/// What a replay has of its own.
-fn is_of_connection(name: &HeaderName) -> bool {
-    const THEIRS: [&str; 8] = [
-        "connection",
-        "content-length",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    ];
-    THEIRS.contains(&name.as_str())
-}
+/// What the gateway makes itself for each answer, or what is about one connection.
+pub(crate) const MADE_BY_THE_GATEWAY: [&str; 13] = [
+    "connection",
+    "content-length",
+    "idempotency-key-created",
+    "idempotency-key-expires",
+    "idempotency-stored",
+    "idempotent-replayed",
+    "keep-alive",
+    "onlyonce-outcome",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 
 fn read_body(members: &Map<String, Value>, path: &str, faults: &mut Faults) -> Option<Bytes> {
     let given = |name: &str| members.get(name).filter(|value| !value.is_null());

@@ -8,35 +8,15 @@
 
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-use http::{HeaderName, HeaderValue};
-use onlyonce::record::{Handle, Response, Verdict};
+use onlyonce::record::{Handle, Verdict};
 use serde_json::{Map, Value};
 
 use super::json;
 use super::parameter::{Fault, no_reason, reason, unknown};
+use crate::saying::{self, MADE_BY_THE_GATEWAY};
 
 /// What may stand in the body.
 const MEMBERS: [&str; 6] = ["verdict", "final", "response", "token", "ask", "reason"];
-const RESPONSE_MEMBERS: [&str; 4] = ["status", "headers", "body", "body_base64"];
-/// What the gateway makes itself for each answer, or what is about one connection.
-pub(crate) const OURS: [&str; 13] = [
-    "connection",
-    "content-length",
-    "idempotency-key-created",
-    "idempotency-key-expires",
-    "idempotency-stored",
-    "idempotent-replayed",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "onlyonce-outcome",
-];
 
 /// What a person says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,62 +54,38 @@ struct Reading {
 
 impl Reading {
     fn said(&mut self, members: &Map<String, Value>) -> Option<Said> {
-        self.refuse_unknown("body", members, &MEMBERS);
-        let word = self.text(members, "verdict").or_else(|| {
-            if !members.contains_key("verdict") {
-                self.fault("body.verdict", "is missing; say happened, did-not-happen or unknown");
-            }
-            None
-        });
-        let is_final = self.flag(members, "final");
+        for name in members.keys().filter(|name| !MEMBERS.contains(&name.as_str())) {
+            self.fault(&format!("body.{name}"), unknown(name, MEMBERS.iter().copied()));
+        }
+        let verdict = self.verdict(members);
+        self.refuse_our_headers(members);
         let ask = self.flag(members, "ask");
-        let response = members.get("response").filter(|response| !response.is_null());
-        let response = response.map(|response| self.response(response));
+        if ask && !matches!(verdict, Some(Verdict::Happened(_)) | None) {
+            self.fault("body.ask", "goes with \"happened\" alone; leave it out");
+        }
         let attempt = self.attempt(members);
         let reason = self.reason(members);
-        let only = |reading: &mut Self, is_there: bool, member: &str, word: &str| {
-            if is_there {
-                reading.fault(&format!("body.{member}"), format!("goes with \"{word}\" alone; leave it out"));
+        Some(Said { verdict: verdict?, attempt, ask, reason: reason? })
+    }
+
+    fn verdict(&mut self, members: &Map<String, Value>) -> Option<Verdict> {
+        let told = |fault: saying::Fault| Fault::new(format!("body.{}", fault.path), fault.detail);
+        saying::verdict(members).map_err(|faults| self.faults.extend(faults.into_iter().map(told))).ok()
+    }
+
+    /// Elsewhere they are left out in silence; a person is told.
+    fn refuse_our_headers(&mut self, members: &Map<String, Value>) {
+        let headers = members.get("response").and_then(|response| response["headers"].as_object());
+        for name in headers.into_iter().flat_map(Map::keys) {
+            if MADE_BY_THE_GATEWAY.contains(&name.to_ascii_lowercase().as_str()) {
+                let path = format!("body.response.headers.{name}");
+                self.fault(&path, "is made by the gateway for each answer; leave it out");
             }
-        };
-        let verdict = match word? {
-            "happened" => {
-                only(self, is_final, "final", "did-not-happen");
-                match response {
-                    Some(response) => Verdict::Happened(Some(Arc::new(response?))),
-                    None => Verdict::Happened(None),
-                }
-            }
-            "did-not-happen" => {
-                only(self, response.is_some(), "response", "happened");
-                only(self, ask, "ask", "happened");
-                Verdict::DidNotHappen { never_will: is_final }
-            }
-            "unknown" => {
-                only(self, response.is_some(), "response", "happened");
-                only(self, is_final, "final", "did-not-happen");
-                only(self, ask, "ask", "happened");
-                Verdict::StillUnknown
-            }
-            other => {
-                self.fault(
-                    "body.verdict",
-                    format!("\"{other}\" is none of happened, did-not-happen, unknown"),
-                );
-                return None;
-            }
-        };
-        Some(Said { verdict, attempt, ask, reason: reason? })
+        }
     }
 
     fn fault(&mut self, path: &str, detail: impl Into<String>) {
         self.faults.push(Fault::new(path, detail));
-    }
-
-    fn refuse_unknown(&mut self, path: &str, members: &Map<String, Value>, known: &[&'static str]) {
-        for name in members.keys().filter(|name| !known.contains(&name.as_str())) {
-            self.fault(&format!("{path}.{name}"), unknown(name, known.iter().copied()));
-        }
     }
 
     /// A text, where the member is there and not null.
@@ -165,107 +121,6 @@ impl Reading {
     fn attempt(&mut self, members: &Map<String, Value>) -> Option<Handle> {
         let text = self.text(members, "token")?;
         text.parse().map_err(|error| self.fault("body.token", format!("\"{text}\" is {error}"))).ok()
-    }
-
-    fn response(&mut self, value: &Value) -> Option<Response> {
-        let Value::Object(members) = value else {
-            self.fault(
-                "body.response",
-                "must be an object, like {\"status\":201,\"headers\":{},\"body\":\"\"}",
-            );
-            return None;
-        };
-        self.refuse_unknown("body.response", members, &RESPONSE_MEMBERS);
-        let status = self.status(members);
-        let headers = self.headers(members);
-        let body = self.body(members);
-        let (status, headers, body) = (status?, headers?, body?);
-        if matches!(status, 204 | 205 | 304) && !body.is_empty() {
-            self.fault(
-                "body.response.body",
-                format!("an answer with the status {status} has no body; leave it out"),
-            );
-        }
-        Some(Response { status, headers, body })
-    }
-
-    fn status(&mut self, members: &Map<String, Value>) -> Option<u16> {
-        let status =
-            members.get("status").and_then(Value::as_u64).and_then(|status| u16::try_from(status).ok());
-        let status = status.filter(|status| (200..=599).contains(status));
-        if status.is_none() {
-            self.fault("body.response.status", "must be a number from 200 to 599");
-        }
-        status
-    }
-
-    fn headers(&mut self, members: &Map<String, Value>) -> Option<Vec<(HeaderName, HeaderValue)>> {
-        let named = match members.get("headers") {
-            None => return Some(Vec::new()),
-            Some(Value::Object(named)) => named,
-            Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
-                self.fault(
-                    "body.response.headers",
-                    "must be an object, like {\"content-type\":\"text/plain\"}",
-                );
-                return None;
-            }
-        };
-        let before = self.faults.len();
-        let headers = named.iter().flat_map(|(name, values)| self.header(name, values)).collect();
-        (self.faults.len() == before).then_some(headers)
-    }
-
-    /// The lines of a header: one for each of its values.
-    fn header(&mut self, text: &str, values: &Value) -> Vec<(HeaderName, HeaderValue)> {
-        let path = format!("body.response.headers.{text}");
-        let Ok(name) = text.parse::<HeaderName>() else {
-            self.fault(&path, "is no name of a header");
-            return Vec::new();
-        };
-        if OURS.contains(&name.as_str()) {
-            self.fault(&path, "is made by the gateway for each answer; leave it out");
-        }
-        let values = match values {
-            Value::Array(values) => values.as_slice(),
-            Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
-                std::slice::from_ref(values)
-            }
-        };
-        let mut lines = Vec::new();
-        for value in values {
-            match value.as_str().and_then(|value| HeaderValue::from_str(value).ok()) {
-                Some(value) => lines.push((name.clone(), value)),
-                None => self.fault(&path, "must be a header's value as a string, or a list of such strings"),
-            }
-        }
-        lines
-    }
-
-    fn body(&mut self, members: &Map<String, Value>) -> Option<Bytes> {
-        match (members.get("body"), members.get("body_base64")) {
-            (None, None) => Some(Bytes::new()),
-            (Some(Value::String(text)), None) => Some(Bytes::from(text.clone())),
-            (None, Some(Value::String(text))) => match STANDARD.decode(text) {
-                Ok(bytes) => Some(bytes.into()),
-                Err(error) => {
-                    self.fault("body.response.body_base64", format!("is no base64: {error}"));
-                    None
-                }
-            },
-            (Some(_), Some(_)) => {
-                self.fault("body.response.body_base64", "goes instead of body, not with it; leave one out");
-                None
-            }
-            (Some(_), None) => {
-                self.fault("body.response.body", "must be a string; JSON goes in as text");
-                None
-            }
-            (None, Some(_)) => {
-                self.fault("body.response.body_base64", "must be a string");
-                None
-            }
-        }
     }
 }
 

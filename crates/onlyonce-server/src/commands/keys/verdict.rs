@@ -11,8 +11,8 @@ use super::super::target::{Name, Order, Purpose, Saying, Target};
 use super::super::text::member;
 use super::{Failure, audited, closing, named, print_json};
 use crate::Ended;
-use crate::admin::MADE_BY_THE_GATEWAY;
 use crate::cli::{Verdict, Word};
+use crate::saying::MADE_BY_THE_GATEWAY;
 
 pub(crate) async fn run(arguments: &Verdict) -> Result<Ended, Failure> {
     let saying = saying(arguments)?;
