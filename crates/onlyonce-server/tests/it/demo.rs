@@ -19,7 +19,7 @@ fn every_promise_of_the_story_holds() {
     assert!(story.contains("64 requests, card charged 1 time\n"), "{story}");
     assert!(story.contains("2 requests, card charged 2 times\n"), "{story}");
     assert!(story.contains(" ms after the charge\n"), "{story}");
-    assert!(story.contains("it moved 12 times. Every promise held."), "{story}");
+    assert!(story.contains("it moved 15 times. Every promise held."), "{story}");
     assert!(!story.contains('\u{1b}'), "colours are for terminals: {story}");
     assert_eq!(text(&output.stderr), "");
     let (_, place) = story.split_once("Records in sqlite:").expect("it says where its records are");
@@ -46,7 +46,7 @@ fn the_story_in_memory_kills_no_gateway_and_says_so() {
     let story = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{story}");
     assert!(story.contains("Not played: the death of the gateway"), "{story}");
-    assert!(story.contains("it moved 10 times. Every promise held."), "{story}");
+    assert!(story.contains("it moved 13 times. Every promise held."), "{story}");
 }
 
 #[test]
@@ -68,6 +68,9 @@ fn the_story_is_also_told_to_machines() {
         "bank_closed",
         "service_away",
         "service_dies",
+        "probe",
+        "webhook",
+        "person",
         "killed_afterwards",
         "killed_in_the_middle",
     ];

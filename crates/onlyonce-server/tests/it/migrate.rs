@@ -76,7 +76,7 @@ fn what_would_be_applied_is_shown_and_then_applied_once() {
 
     let told = done(&folder.run(&["migrate", "--store", &url]));
     assert!(told.ends_with("applied 1 migration: schema version 1\n"), "{told}");
-    assert_eq!(tables(schema), "5");
+    assert_eq!(tables(schema), "6");
     let told = done(&folder.run(&["migrate", "--store", &url]));
     assert!(told.ends_with(": schema version 1, this release's is 1\nnothing to do\n"), "{told}");
 }

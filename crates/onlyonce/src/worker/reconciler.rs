@@ -98,8 +98,8 @@ impl Engine {
         };
         let (asked_at, time_out) = (Instant::now(), self.probes().time_out);
         let answered = timeout(time_out, probe.ask(question)).await;
-        let answered = answered
-            .unwrap_or_else(|_| Err(Failure::new(format!("no answer within {} ms", time_out.as_millis()))));
+        let answered =
+            answered.unwrap_or_else(|_| Err(Failure::new(format!("no answer within {time_out:?}"))));
         counts::probe(&answered, asked_at.elapsed());
         let route = record.route.clone().unwrap_or_default();
         match &answered {

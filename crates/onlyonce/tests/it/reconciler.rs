@@ -323,7 +323,7 @@ async fn a_slow_probe_has_failed_after_ten_seconds() {
     let last = seen.record.history.entries.last().unwrap();
     assert_eq!(
         (last.said.map(|said| said.as_str()), last.detail.as_deref()),
-        (Some("failed"), Some("no answer within 10 s"))
+        (Some("failed"), Some("no answer within 10s"))
     );
 }
 
