@@ -9,7 +9,7 @@ const ADDS: &str = "
     ALTER TABLE onlyonce_record ADD COLUMN tag text;
     ALTER TABLE onlyonce_store ADD COLUMN raised_at timestamptz;
     CREATE INDEX onlyonce_record_by_scope ON onlyonce_record (scope, id);
-    CREATE TABLE onlyonce_audit (number bigint PRIMARY KEY);";
+    CREATE TABLE onlyonce_later (number bigint PRIMARY KEY);";
 
 /// Applied as a release does it, with the oldest schema that its nodes must know.
 fn migrate(site: &Site<'_>, needs: u32) {

@@ -58,7 +58,7 @@ async fn what_a_killed_node_left_is_settled_and_told_once_by_those_that_are_left
     let told: Vec<Value> = others
         .iter()
         .flat_map(Node::logged)
-        .filter(|line| line.contains("nobody came back for this record"))
+        .filter(|line| line.contains("it is unknown whether this request ran"))
         .map(|line| serde_json::from_str(&line).unwrap())
         .collect();
     let records: BTreeSet<_> = told.iter().map(|line| line["record"].as_str().unwrap()).collect();
