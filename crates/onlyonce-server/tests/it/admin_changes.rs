@@ -286,7 +286,7 @@ async fn an_order_that_is_not_understood_changes_nothing() {
     }
     let all = post("?force=yes&x=1", "application/json", r#"{"verdict":"maybe","a":1}"#).await.json();
     let paths: Vec<_> = all["faults"].as_array().unwrap().iter().map(|fault| fault["path"].clone()).collect();
-    assert_eq!(paths, ["query.force", "query.x", "body.a", "body.reason", "body.verdict"]);
+    assert_eq!(paths, ["query.force", "query.x", "body.a", "body.verdict", "body.reason"]);
     let long = format!(r#"{{"verdict":"happened","reason":"{}"}}"#, "x".repeat(1_001));
     for body in [r#"{"verdict":"happened"}"#, r#"{"verdict":"happened","reason":"  "}"#, &long] {
         let answer = post("", "application/json; charset=utf-8", body).await;

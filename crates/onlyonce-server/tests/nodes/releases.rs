@@ -56,7 +56,7 @@ async fn an_older_node_does_not_start_on_a_schema_that_it_cannot_work_with() {
     let told = site.try_node().await.unwrap_err();
     assert!(told.contains("exit status: 2"), "{told}");
     assert!(
-        told.contains("\"0002-later\" of a newer release") && told.contains("upgrade this node"),
+        told.contains(r#"\"0002-later\" of a newer release"#) && told.contains("upgrade this node"),
         "{told}"
     );
 }
