@@ -18,6 +18,7 @@ mod releases;
 mod replay;
 mod roles;
 mod service;
+mod settling;
 mod storm;
 mod wait;
 mod work;

@@ -30,7 +30,7 @@ pub(crate) struct Site<'a> {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) address: SocketAddr,
-    admin: SocketAddr,
+    pub(crate) admin: SocketAddr,
     name: String,
     process: Child,
     log: PathBuf,

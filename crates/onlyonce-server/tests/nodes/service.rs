@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::routing::post;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -20,6 +20,8 @@ pub(crate) struct Service {
     /// The keys whose next call is answered with 503.
     refuses: Mutex<HashSet<String>>,
     answers: watch::Sender<bool>,
+    /// How often it was asked about each key.
+    asked: Mutex<HashMap<String, usize>>,
 }
 
 impl Service {
@@ -30,8 +32,10 @@ impl Service {
             calls: Mutex::default(),
             refuses: Mutex::default(),
             answers: watch::Sender::new(true),
+            asked: Mutex::default(),
         });
-        let app = Router::new().route("/payments", post(charge)).with_state(service.clone());
+        let app = Router::new().route("/payments", post(charge)).route("/probe", get(probe));
+        let app = app.with_state(service.clone());
         tokio::spawn(async move { axum::serve(listener, app).await });
         service
     }
@@ -54,6 +58,11 @@ impl Service {
         self.calls.lock().unwrap().get(key).copied().unwrap_or(0)
     }
 
+    /// How often it was asked about a key.
+    pub(crate) fn asked(&self, key: &str) -> usize {
+        self.asked.lock().unwrap().get(key).copied().unwrap_or(0)
+    }
+
     pub(crate) async fn called(&self, keys: impl IntoIterator<Item = String>) {
         for key in keys {
             until(&format!("{key} is called"), async || self.calls(&key) > 0).await;
@@ -74,4 +83,13 @@ async fn charge(State(service): State<Arc<Service>>, headers: HeaderMap) -> (Sta
         return (StatusCode::SERVICE_UNAVAILABLE, "not done".to_owned());
     }
     (StatusCode::CREATED, format!(r#"{{"order":"{key}","call":{call}}}"#))
+}
+
+/// Whatever it is asked about has happened: it is booked before it is answered.
+async fn probe(State(service): State<Arc<Service>>, uri: Uri) -> String {
+    let key = uri.query().unwrap_or_default().split('&').find_map(|part| part.strip_prefix("key="));
+    let key = key.unwrap_or_default().to_owned();
+    *service.asked.lock().unwrap().entry(key.clone()).or_default() += 1;
+    assert!(service.calls(&key) > 0, "{key} was never called");
+    format!(r#"{{"verdict":"happened","response":{{"status":201,"body":"found {key}"}}}}"#)
 }
