@@ -30,6 +30,7 @@ use crate::events::Events;
 use crate::health::Trouble;
 use crate::inflight::{InProgress, Inflight, Joined, Known, Leader};
 use crate::lease::Lease;
+use crate::operate::tell_contradiction;
 use crate::probe::{Answers, Probes};
 use crate::task::Tasks;
 use crate::wait::Watches;
@@ -433,8 +434,8 @@ impl Engine {
             failpoint!("finish.after");
             match swapped {
                 Swapped::Applied(now) => {
-                    if let Some(before) = seen.as_ref().filter(|before| machine::is_unknown(&before.record)) {
-                        self.tell_settled(handle.id, before, &now, Source::Attempt, true);
+                    if let Some(before) = &seen {
+                        self.tell_ended(handle.id, before, &now);
                     }
                     // Most answers are never asked for again. Followers are about to ask for this one.
                     let has_followers =
@@ -539,6 +540,12 @@ fn not_written(ending: &Ending<'_>, error: &Error) {
 }
 
 impl Engine {
+    /// An attempt's outcome is on record: told where it settles what was unknown, or where somebody else says otherwise.
+    fn tell_ended(&self, id: Id, before: &Seen, after: &Seen) {
+        tell_contradiction(id, before, after, "the attempt");
+        self.tell_settled(id, before, after, Source::Attempt, machine::is_unknown(&before.record));
+    }
+
     /// An attempt ended after a later one had begun: what it says is not written.
     fn tell_superseded(&self, handle: &Handle, seen: Option<&Seen>) {
         counts::superseded();

@@ -20,6 +20,7 @@ use onlyonce_store::{Error, Page, Query};
 pub use forget::Forgotten;
 pub use order::{Applied, Operator, Order, Refusal, entry_id};
 pub use purge::{Kept, Purged};
+pub(crate) use statement::tell_contradiction;
 pub use statement::{Heard, Statement, Subject};
 pub use verdict::{Judged, Saying};
 

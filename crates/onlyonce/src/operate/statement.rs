@@ -87,16 +87,21 @@ impl Engine {
     pub async fn hear(&self, statement: Statement) -> Result<Heard, Error> {
         let id = statement.about.id();
         let mut seen = self.find(id).await?;
-        let Some(found) = &seen else { return Ok(Heard::Ignored(NO_RECORD)) };
-        if is_too_early(found, statement.about, statement.at) {
-            return Ok(Heard::Ignored(EARLIER_USE));
-        }
-        let verdict = match machine::is_unknown(&found.record) {
-            true => self.with_answer(found, statement.verdict.clone()).await,
-            false => statement.verdict.clone(),
+        let verdict = match &seen {
+            Some(found)
+                if machine::is_unknown(&found.record)
+                    && !is_too_early(found, statement.about, statement.at) =>
+            {
+                self.with_answer(found, statement.verdict.clone()).await
+            }
+            Some(_) | None => statement.verdict.clone(),
         };
         for _ in 0..SWAPS_MAX {
             let Some(found) = &seen else { return Ok(Heard::Ignored(NO_RECORD)) };
+            // The key may have been used anew meanwhile.
+            if is_too_early(found, statement.about, statement.at) {
+                return Ok(Heard::Ignored(EARLIER_USE));
+            }
             let (heard, draft) = judge(found, &self.statement_ruling(found, &statement, &verdict));
             let Some(draft) = draft else { return Ok(heard) };
             failpoint!("webhook.before");
@@ -157,20 +162,25 @@ impl Engine {
     }
 
     fn tell_heard(&self, id: Id, before: &Seen, after: &Seen, heard: Heard, statement: &Statement) {
-        let contradicts = after.record.history.entries.last().is_some_and(|entry| entry.contradicts);
-        if contradicts {
-            counts::contradiction();
-            tracing::error!(
-                record = %id.short(),
-                route = after.record.route.as_deref().unwrap_or_default(),
-                state = %after.record.state.name(),
-                source = &*statement.source,
-                event = &*statement.detail,
-                "a webhook says otherwise than the record; nothing was changed"
-            );
-        }
+        tell_contradiction(id, before, after, &statement.source);
         self.tell_settled(id, before, after, Source::Webhook, matches!(heard, Heard::Applied(_)));
     }
+}
+
+/// Two sources disagree about a record: counted and logged once, by whoever wrote it down.
+pub(crate) fn tell_contradiction(id: Id, before: &Seen, after: &Seen, source: &str) {
+    let count = |seen: &Seen| seen.record.history.entries.iter().filter(|entry| entry.contradicts).count();
+    if count(after) <= count(before) {
+        return;
+    }
+    counts::contradiction();
+    tracing::error!(
+        record = %id.short(),
+        route = after.record.route.as_deref().unwrap_or_default(),
+        state = %after.record.state.name(),
+        source,
+        "two sources disagree about what became of this request; its time line has both"
+    );
 }
 
 /// A statement without a token is about whichever use of the key stood when it happened.
