@@ -205,11 +205,11 @@ impl Audit for Link {
     }
 
     async fn list(&self, _query: audit::Query) -> Result<audit::Page, Error> {
-        unreachable!("nobody reads the log in this world")
+        Ok(audit::Page { entries: Vec::new(), next: None })
     }
 
     async fn prune(&self, _age: Duration, _limit: usize) -> Result<usize, Error> {
-        Ok(0)
+        unreachable!("there is nothing to prune in this world")
     }
 }
 
