@@ -210,7 +210,7 @@ pub(crate) struct Settings {
     /// Where operators come in; port 0 picks a free one [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) admin: Option<String>,
-    /// Where records are kept: sqlite:PATH or memory: [default: sqlite:onlyonce.db]
+    /// Where records are kept: sqlite:PATH, postgres://… or memory: [default: sqlite:onlyonce.db]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// The settings file, in TOML; none is read unless it is named here, also not an onlyonce.toml in this folder
@@ -255,7 +255,7 @@ pub(crate) struct Demo {
     /// Where the sample service listens
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8082")]
     pub(crate) service: SocketAddr,
-    /// Where records are kept: sqlite:PATH or memory: [default: a new file, removed afterwards]
+    /// Where records are kept: sqlite:PATH, postgres://… or memory: [default: a new file, removed afterwards]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Print the results of the story as JSON

@@ -146,7 +146,7 @@ pub(in crate::config) fn expired(top: &Section<'_>) -> Expired {
 pub(in crate::config) fn store(top: &Section<'_>) -> store::Url {
     top.setting(
         "store",
-        "Where records are kept: `sqlite:PATH`, one file, or `memory:`, forgotten when the process ends.",
+        "Where records are kept: `sqlite:PATH`, one file; `postgres://…`, a database that any number of nodes share; or `memory:`, forgotten when the process ends.",
     )
     .with_default(&STORE, r#""sqlite:onlyonce.db""#)
 }
