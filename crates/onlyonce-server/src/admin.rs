@@ -126,6 +126,9 @@ impl Admin {
         address: SocketAddr,
     ) -> Arc<Self> {
         engine.on_change(audit::log);
+        let minute = Minute::default();
+        // Before the first request: whatever comes counts from here on.
+        minute.look(engine.traffic(), Instant::now());
         Arc::new(Self {
             engine,
             figures,
@@ -133,7 +136,7 @@ impl Admin {
             node: format!("{}:{}", host_name(), address.port()).into(),
             rules: RwLock::new(Arc::new(Rules::of(config))),
             store_name: OnceCell::new(),
-            minute: Minute::default(),
+            minute,
             events: Events::default(),
             phase: watch::channel(Phase::Serving).0,
         })
