@@ -3,7 +3,7 @@
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --package onlyonce-server
+RUN cargo build --profile dist --locked --package onlyonce-server --features all-stores
 
 FROM debian:bookworm-slim
 # The roots that upstreams' certificates are checked against.
@@ -14,7 +14,7 @@ RUN apt-get update \
 RUN groupadd --system --gid 10001 onlyonce \
     && useradd --system --uid 10001 --gid onlyonce --no-create-home --home-dir /var/lib/onlyonce onlyonce \
     && install --directory --mode 0700 --owner onlyonce --group onlyonce /var/lib/onlyonce
-COPY --from=build /src/target/release/onlyonce /usr/local/bin/onlyonce
+COPY --from=build /src/target/dist/onlyonce /usr/local/bin/onlyonce
 COPY packaging/healthy /usr/local/bin/healthy
 
 USER onlyonce

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::SystemTime;
 
 use onlyonce::store::clock::Clock;
+use onlyonce_core::dialect::Dialect;
 use onlyonce_core::refusal::Code;
 use serde_json::Value;
 
@@ -29,7 +30,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) heard: &'a HashMap<String, Vec<Heard>>,
     pub(crate) secrets: &'a [String],
     pub(crate) clock: &'a MovedClock,
-    pub(crate) dialect: &'a str,
+    pub(crate) dialect: Dialect,
 }
 
 /// Headers that a replay does not repeat, and framing headers.
@@ -222,7 +223,8 @@ fn replay(first: &str, answer: &Answer, facts: &Facts<'_>) -> Result<(), String>
     let first = facts.heard.get(first).and_then(|heard| heard.first()).ok_or(format!("no step {first:?}"))?;
     let first = first.as_ref().map_err(|error| format!("the first has no answer: {error}"))?;
     ensure!(answer.status == first.status, "replays {} as {}", first.status, answer.status);
-    ensure!(answer.body == first.body, "replays other bytes: {:?}", String::from_utf8_lossy(&answer.body));
+    let stored = facts.dialect.marked(&first.body).unwrap_or_else(|| first.body.clone());
+    ensure!(answer.body == stored, "replays other bytes: {:?}", String::from_utf8_lossy(&answer.body));
     let (own, of_first) = (compared(answer), compared(first));
     ensure!(own == of_first, "replays other headers: {own:?}, first {of_first:?}");
     ensure!(answer.text(facts.marker()) == Some("true"), "{} is not true", facts.marker());
@@ -247,24 +249,29 @@ fn compared(answer: &Answer) -> Vec<(String, String)> {
 
 /// The common shape of refusals (O06), and what they must not contain.
 fn refusal(code: &str, answer: &Answer, facts: &Facts<'_>) -> Result<(), String> {
-    ensure!(code_of(answer).as_deref() == Some(code), "the code is {:?}, expected {code:?}", code_of(answer));
     let known = Code::ALL.into_iter().find(|known| known.as_str() == code);
     let known = known.ok_or(format!("there is no code {code:?}"))?;
+    let own = facts.dialect.code(known);
+    ensure!(code_of(answer).as_deref() == Some(own), "the code is {:?}, expected {own:?}", code_of(answer));
     let json: Value = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
-    match facts.dialect {
+    ensure!(answer.text("content-type") == Some(&*facts.dialect.content_type), "content type");
+    match &*facts.dialect.name {
         "stripe" => {
             ensure!(json["error"]["type"] == "idempotency_error", "error.type");
             ensure!(json["error"]["message"].is_string(), "error.message");
-            ensure!(answer.text("content-type") == Some("application/json"), "content type");
         }
-        _ => {
+        _ if facts.dialect.content_type == "application/problem+json" => {
             let page = format!("https://onlyonce.dev/problems/{}", code.replace('_', "-"));
             ensure!(json["type"] == page, "type");
             ensure!(json["status"] == answer.status, "status");
             ensure!(json["title"].is_string() && json["detail"].is_string(), "title and detail");
             ensure!(json["retryable"] == known.is_retryable(), "retryable");
-            ensure!(answer.text("content-type") == Some("application/problem+json"), "content type");
         }
+        // The cases of a preset say themselves what its errors look like.
+        _ => {}
+    }
+    if let Some(result) = &facts.dialect.result {
+        ensure!(answer.header(result.name.as_str()) == Some(result.rejected.as_bytes()), "{}", result.name);
     }
     ensure!(answer.text("cache-control") == Some("no-store"), "Cache-Control is not no-store");
     let body = String::from_utf8_lossy(&answer.body);
@@ -302,8 +309,9 @@ fn left_nothing(facts: &Facts<'_>) -> Result<(), String> {
 /// The `code` of an error, in whichever dialect.
 pub(crate) fn code_of(answer: &Answer) -> Option<String> {
     let json: Value = serde_json::from_slice(&answer.body).ok()?;
-    let code = json.get("code").or_else(|| json.get("error")?.get("code"))?;
-    Some(code.as_str()?.to_owned())
+    let places = ["/code", "/error/code", "/errors/0/code", "/details/0/issue", "/error/details/0/reason"];
+    let code = places.iter().find_map(|place| json.pointer(place)?.as_str());
+    code.map(str::to_owned)
 }
 
 pub(crate) fn expects_an_error(expect: &Expect) -> bool {
@@ -311,14 +319,20 @@ pub(crate) fn expects_an_error(expect: &Expect) -> bool {
     expect.code.is_some() || status.iter().any(|status| *status >= 400)
 }
 
-/// Keys that are long enough to search for in other text.
-pub(crate) fn keys_of(request: &Request) -> Vec<String> {
+/// Keys that are long enough to search for in other text: what stands in the key's header, and fresh keys wherever they stand.
+pub(crate) fn keys_of(request: &Request, fresh: &[String]) -> Vec<String> {
     const CHARS_MIN: usize = 8;
     let is_key = |name: &str| name.eq_ignore_ascii_case("idempotency-key");
     let keys = request.headers.iter().filter(|(name, _)| is_key(name));
-    keys.map(|(_, value)| String::from_utf8_lossy(value).trim_matches('"').to_owned())
-        .filter(|key| key.len() >= CHARS_MIN)
-        .collect()
+    let named = keys.map(|(_, value)| String::from_utf8_lossy(value).trim_matches('"').to_owned());
+    let body = String::from_utf8_lossy(&request.body);
+    let is_in = |key: &&String| {
+        let mut values = request.headers.iter().map(|(_, value)| String::from_utf8_lossy(value));
+        request.target.contains(&***key)
+            || body.contains(&***key)
+            || values.any(|value| value.contains(&***key))
+    };
+    named.chain(fresh.iter().filter(is_in).cloned()).filter(|key| key.len() >= CHARS_MIN).collect()
 }
 
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
@@ -327,7 +341,7 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
 }
 
 impl Facts<'_> {
-    fn marker(&self) -> &'static str {
-        if self.dialect == "conflict" { "idempotent-replay" } else { "idempotent-replayed" }
+    fn marker(&self) -> &str {
+        self.dialect.replayed.as_str()
     }
 }

@@ -57,6 +57,9 @@ pub(crate) struct Case {
     /// Settings by their names, over the defaults.
     #[serde(default)]
     pub(crate) setup: Table,
+    /// The same of `[limits]`.
+    #[serde(default)]
+    pub(crate) limits: Table,
     /// The same for one path; over `setup`.
     #[serde(default)]
     pub(crate) routes: BTreeMap<String, Table>,
@@ -106,6 +109,7 @@ pub(crate) struct Step {
     pub(crate) expect: Option<Expect>,
 
     pub(crate) raw: Option<String>,
+    pub(crate) raw_pad: Option<usize>,
     pub(crate) vectors: Option<String>,
     pub(crate) advance: Option<String>,
     pub(crate) advance_node: Option<String>,

@@ -8,8 +8,12 @@ use serde::Deserialize;
 pub(crate) enum Payload {
     Text(String),
     Repeat {
+        #[serde(default)]
+        before: String,
         repeat: String,
         times: usize,
+        #[serde(default)]
+        after: String,
     },
     /// Pseudo-random bytes, the same on every run.
     Noise {
@@ -24,7 +28,9 @@ impl Payload {
     pub(crate) fn bytes(&self, fill: impl Fn(&str) -> String) -> Vec<u8> {
         match self {
             Self::Text(text) => unescaped(&fill(text)),
-            Self::Repeat { repeat, times } => repeat.repeat(*times).into_bytes(),
+            Self::Repeat { before, repeat, times, after } => {
+                format!("{}{}{}", fill(before), repeat.repeat(*times), fill(after)).into_bytes()
+            }
             Self::Noise { noise } => noise_of(*noise),
             Self::Hex { hex } => hex_bytes(hex),
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use onlyonce_core::dialect::Dialect;
 use tokio::task::JoinHandle;
 
 use super::check::{self, Facts};
@@ -193,7 +194,8 @@ impl<N: Node> World<N> {
         self.upstream.order(name, step.upstream.clone());
         let progress = Arc::new(Progress::default());
         let requests = requests(step, name, &self.words);
-        self.secrets.extend(requests.iter().flat_map(check::keys_of));
+        let fresh = self.words.keys();
+        self.secrets.extend(requests.iter().flat_map(|request| check::keys_of(request, &fresh)));
         let expects_error = step.expect.as_ref().is_some_and(check::expects_an_error);
         let plan = Plan {
             address: self.running(step).node.address(),
@@ -292,8 +294,13 @@ impl<N: Node> World<N> {
             heard: &self.heard,
             secrets: &self.secrets,
             clock: &self.clock,
-            dialect: self.case.setup.get("dialect").and_then(|name| name.as_str()).unwrap_or("ietf"),
+            dialect: self.dialect(),
         }
+    }
+
+    fn dialect(&self) -> Dialect {
+        let name = self.case.setup.get("dialect").and_then(|name| name.as_str()).unwrap_or("ietf");
+        Dialect::named(name).unwrap_or_else(|| panic!("there is no dialect {name:?}"))
     }
 
     /// K09: no log names a key, a credential or a body.

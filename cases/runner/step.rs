@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 
@@ -66,13 +66,23 @@ impl Words {
         vec![("Authorization".to_owned(), bearer), ("X-Tenant".to_owned(), subject.as_bytes().to_vec())]
     }
 
-    /// `{K}`, `{K2}`, `{K3}` are fresh keys, `{i}` is the number of the repetition.
+    fn key(&self, number: usize) -> String {
+        format!("{number}c9e-{}-8f41d2", self.id)
+    }
+
+    /// The fresh keys.
+    pub(crate) fn keys(&self) -> [String; 3] {
+        [1, 2, 3].map(|number| self.key(number))
+    }
+
+    /// `{K}`, `{K2}`, `{K3}` are fresh keys, `{i}` is the number of the repetition, `{now}` the time in unix seconds.
     pub(crate) fn fill(&self, text: &str, i: usize) -> String {
-        let key = |number: usize| format!("{number}c9e-{}-8f41d2", self.id);
-        text.replace("{K}", &key(1))
-            .replace("{K2}", &key(2))
-            .replace("{K3}", &key(3))
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        text.replace("{K}", &self.key(1))
+            .replace("{K2}", &self.key(2))
+            .replace("{K3}", &self.key(3))
             .replace("{i}", &i.to_string())
+            .replace("{now}", &now.as_secs().to_string())
     }
 }
 
@@ -133,7 +143,8 @@ impl Plan {
     /// Sends everything and returns the answers, in the order of the requests.
     pub(crate) async fn carry_out(self) -> Vec<Heard> {
         if let Some(raw) = &self.step.raw {
-            return vec![self.send_raw(&unescaped(raw)).await];
+            let pad = "x".repeat(self.step.raw_pad.unwrap_or(0));
+            return vec![self.send_raw(&unescaped(&raw.replace("{pad}", &pad))).await];
         }
         if self.step.http == 2 {
             return self.over_http2().await;
@@ -251,6 +262,10 @@ impl Plan {
         let mut wire = Wire::connect(self.address).await.map_err(|error| error.to_string())?;
         wire.write(bytes).await.map_err(|error| error.to_string())?;
         self.progress.sent.fetch_add(1, Ordering::AcqRel);
+        if self.step.hang_up.is_some() {
+            wire.hang_up().await;
+            return Err("hung up".to_owned());
+        }
         let method = String::from_utf8_lossy(bytes.split(|byte| *byte == b' ').next().unwrap_or_default());
         let mut answer = wire.answer(&method).await.map_err(|error| error.to_string())?;
         answer.after = Some(wire.after().await);

@@ -11,7 +11,8 @@ use onlyonce::store::clock::{Clock, SystemClock};
 use onlyonce::store::memory::Memory;
 use onlyonce::store::sqlite::{Options, Sqlite};
 use onlyonce::store::{
-    Audit, Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped, audit,
+    Alive, Audit, Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+    audit,
 };
 use onlyonce_core::record::{Id, Seen, StateName};
 use onlyonce_core::time::Timestamp;
@@ -55,16 +56,32 @@ pub(crate) enum Engine {
     Memory,
     Sqlite,
     Postgres,
+    #[cfg(feature = "mysql")]
+    Mysql,
+    #[cfg(feature = "redis")]
+    Redis,
 }
 
 impl Engine {
-    pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Sqlite, Self::Postgres];
+    pub(crate) const ALL: &[Self] = &[
+        Self::Memory,
+        Self::Sqlite,
+        Self::Postgres,
+        #[cfg(feature = "mysql")]
+        Self::Mysql,
+        #[cfg(feature = "redis")]
+        Self::Redis,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Sqlite => "sqlite",
             Self::Postgres => "postgres",
+            #[cfg(feature = "mysql")]
+            Self::Mysql => "mysql",
+            #[cfg(feature = "redis")]
+            Self::Redis => "redis",
         }
     }
 }
@@ -133,7 +150,11 @@ async fn open(engine: Engine, clock: &MovedClock, folder: &Folder) -> Arc<dyn St
             let opened = Sqlite::open(folder.new_file("db"), options).await;
             Arc::new(opened.unwrap_or_else(|error| panic!("a new file can be opened: {error}")))
         }
-        Engine::Postgres => Arc::new(Moved::open(clock).await),
+        Engine::Postgres => Arc::new(Moved::postgres(clock).await),
+        #[cfg(feature = "mysql")]
+        Engine::Mysql => Arc::new(Moved::mysql(clock).await),
+        #[cfg(feature = "redis")]
+        Engine::Redis => Arc::new(Moved::redis(clock).await),
     }
 }
 
@@ -256,6 +277,30 @@ impl Store for Faulty {
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.disk.store().reap(limit).await
+    }
+
+    async fn results(
+        &self,
+        id: Id,
+        used_at: Timestamp,
+    ) -> Result<Vec<onlyonce::store::result::PhaseResult>, Error> {
+        self.disk.store().results(id, used_at).await
+    }
+
+    async fn request(&self, id: Id, used_at: Timestamp) -> Result<Option<bytes::Bytes>, Error> {
+        self.disk.store().request(id, used_at).await
+    }
+
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        self.disk.store().requests(limit).await
+    }
+
+    async fn count_alive(&self, scope: Option<[u8; 32]>, limit: u64) -> Result<Alive, Error> {
+        self.disk.store().count_alive(scope, limit).await
+    }
+
+    async fn prepare_counting(&self) -> Result<(), Error> {
+        self.disk.store().prepare_counting().await
     }
 
     /// Not counted as a call: no request makes it.

@@ -22,8 +22,8 @@ const TELL_EVERY: usize = 100;
 pub(crate) fn run(mut arguments: Arguments) -> Result<Verdict> {
     let all = arguments.flag("--all");
     let filter = arguments.words(1)?;
-    let mut command = cargo(&["test", "--quiet", "--package", "onlyonce", "--test", "crash", "--"]);
-    command.arg("--color=never").args(&filter);
+    let mut command = cargo(&["test", "--quiet", "--package", "onlyonce", "--features", "all-stores"]);
+    command.args(["--test", "crash", "--", "--color=never"]).args(&filter);
     if all {
         command.env(PAIRS, "1");
     }

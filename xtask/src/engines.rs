@@ -1,10 +1,11 @@
-//! `cargo xtask engines`: the servers that tests run on.
+//! `cargo xtask engines`: the servers that tests run on, and the browser.
 
 use std::io::Read;
 
 use anyhow::{Result, anyhow, bail};
+use onlyonce_testkit::browser;
 use onlyonce_testkit::engines::postgres::{self, Server};
-use onlyonce_testkit::engines::sqlite;
+use onlyonce_testkit::engines::{dynamodb, mariadb, redis, sqlite};
 use onlyonce_testkit::verdict::Verdict;
 
 use crate::arguments::Arguments;
@@ -19,10 +20,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-/// Installs what is missing, from Debian's packages; needs root.
+/// Installs what is missing, from Debian's packages, which needs root, and from PyPI.
 fn install() -> Result<()> {
     sqlite::install().map_err(|reason| anyhow!(reason))?;
+    redis::install().map_err(|reason| anyhow!(reason))?;
+    dynamodb::install().map_err(|reason| anyhow!(reason))?;
     println!("PostgreSQL: {}", postgres::install().map_err(|reason| anyhow!(reason))?.display());
+    println!("MariaDB: {}", mariadb::install().map_err(|reason| anyhow!(reason))?.display());
+    println!("Chromium: {}", browser::install().map_err(|reason| anyhow!(reason))?);
     Ok(())
 }
 

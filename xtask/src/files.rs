@@ -40,7 +40,7 @@ pub(crate) fn files() -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// None for what is gone from the working tree, and for what is no text.
+/// None for what is gone from the working tree, and for what is not text.
 fn read(root: &Path, path: String) -> Option<File> {
     let text = std::fs::read_to_string(root.join(&path)).ok()?;
     Some(File { path, text })

@@ -10,6 +10,7 @@ mod engines;
 mod examples;
 mod files;
 mod mutants;
+mod package;
 mod program;
 mod requirements;
 mod steps;
@@ -40,7 +41,7 @@ enum Run {
     Program(&'static str),
 }
 
-const COMMANDS: [Command; 10] = [
+const COMMANDS: [Command; 13] = [
     Command {
         name: "test",
         usage: "[WORD]...",
@@ -50,8 +51,26 @@ const COMMANDS: [Command; 10] = [
     Command {
         name: "ci",
         usage: "",
-        about: "What `test` does, and the dependency audit",
+        about: "What `test` does, then builds each crate from what was packed, and looks for advisories",
         run: Run::Here(ci::run),
+    },
+    Command {
+        name: "crates",
+        usage: "",
+        about: "Pack every crate that is published, and build each from what was packed; `test` only packs them",
+        run: Run::Here(ci::run_crates),
+    },
+    Command {
+        name: "deny",
+        usage: "",
+        about: "The dependency audit: bans, licences, sources, advisories; `test` does it without advisories",
+        run: Run::Here(ci::run_deny),
+    },
+    Command {
+        name: "package",
+        usage: "",
+        about: "Build the static binary and the Debian package, and start both",
+        run: Run::Here(package::run),
     },
     Command {
         name: "tidy",
@@ -98,7 +117,7 @@ const COMMANDS: [Command; 10] = [
     Command {
         name: "chaos",
         usage: "[ARGUMENT]...",
-        about: "Three gateways on one PostgreSQL while everything around them fails; see `chaos --help`",
+        about: "Three gateways on one store while everything around them fails; see `chaos --help`",
         run: Run::Program(program::CHAOS),
     },
 ];

@@ -17,8 +17,6 @@ pub(crate) enum Ending {
     Passed,
     /// With a note for the table, such as why.
     Failed(String),
-    /// With the reason and how to have it run: nothing is skipped in silence.
-    NotRun(String),
 }
 
 /// Steps done so far.
@@ -36,19 +34,17 @@ impl Steps {
         match &ending {
             Ending::Passed => {}
             Ending::Failed(why) => eprintln!("{name} failed: {why}"),
-            Ending::NotRun(why) => eprintln!("{name} was not run: {why}"),
         }
         self.done.push((name, ending, started.elapsed()));
     }
 
-    /// Prints the table and says whether everything that ran has passed.
+    /// Prints the table and says whether everything has passed.
     pub(crate) fn summary(&self) -> Verdict {
         println!();
         for (name, ending, took) in &self.done {
             let (word, note) = match ending {
                 Ending::Passed => ("passed", ""),
                 Ending::Failed(why) => ("FAILED", why.lines().next().unwrap_or_default()),
-                Ending::NotRun(why) => ("not run", why.as_str()),
             };
             println!("{name:<10} {word:<8} {:>7.1} s  {note}", took.as_secs_f64());
         }
@@ -63,8 +59,8 @@ pub(crate) fn has_cargo(name: &str) -> bool {
     asked.is_ok_and(|status| status.success())
 }
 
-/// Fails where the toolchain lacks a component, which is known by its `cargo` subcommand. This is a failure and not
-/// [`Ending::NotRun`]: a change whose format and lints nobody has checked has not passed.
+/// Fails where the toolchain lacks a component, which is known by its `cargo` subcommand: a change whose format and lints
+/// nobody has checked has not passed.
 pub(crate) fn require_component(component: &str, subcommand: &str) -> Result<()> {
     if !has_cargo(subcommand) {
         bail!("{component} is missing; run `rustup component add {component}`");
@@ -142,13 +138,6 @@ mod tests {
         steps.run("second", || Ok(Ending::Passed));
         assert_eq!(steps.done.len(), 2);
         assert_eq!(steps.summary(), Verdict::No);
-    }
-
-    #[test]
-    fn what_was_not_run_is_no_failure() {
-        let mut steps = Steps::default();
-        steps.run("deny", || Ok(Ending::NotRun("not installed".to_owned())));
-        assert_eq!(steps.summary(), Verdict::Yes);
     }
 
     #[test]

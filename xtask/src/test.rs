@@ -2,15 +2,18 @@
 
 use std::env;
 use std::process::Command;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use onlyonce_testkit::engines::{postgres, sqlite};
+use onlyonce_testkit::browser;
+use onlyonce_testkit::engines::{dynamodb, mariadb, postgres, redis, sqlite};
 use onlyonce_testkit::repository::{self, cargo};
 use onlyonce_testkit::verdict::Verdict;
 use serde_json::Value;
 
 use crate::arguments::Arguments;
+use crate::ci;
 use crate::examples as services;
 use crate::program;
 use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see, require_component};
@@ -18,8 +21,10 @@ use crate::tidy;
 
 /// The features whose tests always run. By name and not `--all-features`, so that an engine with a large SDK can have a step
 /// of its own.
-const FEATURES: &str =
-    "onlyonce-store/conformance,onlyonce-store/failpoints,onlyonce-store/postgres,onlyonce-store/sqlite";
+const FEATURES: &str = "onlyonce-store/conformance,onlyonce-store/dynamodb,onlyonce-store/failpoints,onlyonce-store/mysql,onlyonce-store/postgres,onlyonce-store/redis,\
+                        onlyonce-store/sqlite,onlyonce/deadpool-postgres,onlyonce/sqlite,onlyonce/sqlx,onlyonce/sqlx-mysql,onlyonce-server/all-stores";
+/// On which stores there is chaos, and for how many minutes.
+const CHAOS: [(&str, &str); 1] = [("postgres", "2")];
 /// A comment with these words makes an example one that is also run. The others listen until they are stopped.
 const RUNS_TO_ITS_END: &str = "xtask: run this example";
 /// How long such an example may take.
@@ -51,6 +56,8 @@ pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
     steps.run("tidy", tidy_step);
     steps.run("format", format);
     steps.run("lints", lints);
+    steps.run("crates", ci::pack_crates);
+    steps.run("deny", ci::deny_offline);
     say_vectors();
     steps.run("engines", engines);
     steps.run("tests", || tests(&[], count));
@@ -65,12 +72,14 @@ fn tidy_step() -> Result<Ending> {
     Ok(ending(tidy::check()?))
 }
 
-/// The servers that tests start. Without them those tests fail and say so.
+/// The servers that tests start, and the browser. Without them those tests fail and say so.
 fn engines() -> Result<Ending> {
-    let installed = sqlite::install().and_then(|()| postgres::install());
+    let installed = sqlite::install().and_then(|()| redis::install()).and_then(|()| dynamodb::install());
+    let installed = installed.and_then(|()| mariadb::install()).and_then(|_| postgres::install());
+    let installed = installed.and_then(|folder| Ok((folder, browser::install()?)));
     Ok(match installed {
-        Ok(folder) => {
-            eprintln!("PostgreSQL: {}", folder.display());
+        Ok((folder, browser)) => {
+            eprintln!("PostgreSQL: {}\nChromium: {browser}", folder.display());
             Ending::Passed
         }
         Err(reason) => Ending::Failed(reason),
@@ -109,24 +118,28 @@ fn say_vectors() {
 fn tests(filter: &[String], count: &mut Count) -> Result<Ending> {
     let workspace = ["--workspace", "--features", FEATURES];
     if has_cargo("nextest") {
-        let mut command = cargo(&["nextest", "run", "--no-fail-fast", "--no-tests=pass"]);
-        return counted(command.args(workspace).args(filter), count);
+        let threads =
+            available_parallelism().map_or(3, |cores| cores.get() + cores.get().div_ceil(2)).to_string();
+        let mut command =
+            cargo(&["nextest", "run", "--no-fail-fast", "--no-tests=pass", "--test-threads", &threads]);
+        return counted(command.args(workspace).args(filter), Runner::Nextest, count);
     }
     let mut command = cargo(&["test", "--tests", "--no-fail-fast"]);
     command.args(workspace);
     if !filter.is_empty() {
         command.arg("--").args(filter);
     }
-    counted(&mut command, count)
+    counted(&mut command, Runner::Cargo, count)
 }
 
 /// Apart from the other tests, since nextest does not run them.
 fn doc_tests(count: &mut Count) -> Result<Ending> {
-    counted(&mut cargo(&["test", "--doc", "--workspace", "--no-fail-fast", "--features", FEATURES]), count)
+    let mut command = cargo(&["test", "--doc", "--workspace", "--no-fail-fast", "--features", FEATURES]);
+    counted(&mut command, Runner::Cargo, count)
 }
 
-fn counted(command: &mut Command, count: &mut Count) -> Result<Ending> {
-    pass_and_see(command, |line| count.add(line))
+fn counted(command: &mut Command, runner: Runner, count: &mut Count) -> Result<Ending> {
+    pass_and_see(command, |line| count.add(runner, line))
 }
 
 fn docs() -> Result<Ending> {
@@ -145,9 +158,16 @@ fn ending(verdict: Verdict) -> Ending {
     }
 }
 
-/// Two minutes of faults, with a seed that is drawn and printed: each run tests something else.
+/// Faults, with a seed that is drawn and printed: each run tests something else.
 fn chaos() -> Result<Ending> {
-    pass(&mut program::command(program::CHAOS, &[]))
+    for (store, minutes) in CHAOS {
+        let arguments = ["--store", store, "--minutes", minutes].map(str::to_owned);
+        let ending = pass(&mut program::command(program::CHAOS, &arguments))?;
+        if ending != Ending::Passed {
+            return Ok(ending);
+        }
+    }
+    Ok(Ending::Passed)
 }
 
 fn examples() -> Result<Ending> {
@@ -213,6 +233,13 @@ fn of_package(package: &Value) -> Vec<Example> {
         .collect()
 }
 
+/// Who runs the tests, and so how the line with the counts begins.
+#[derive(Clone, Copy)]
+enum Runner {
+    Nextest,
+    Cargo,
+}
+
 /// How many tests passed and failed, read from what the runners print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
@@ -221,11 +248,15 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    fn add(&mut self, line: &str) {
+    fn add(&mut self, runner: Runner, line: &str) {
         let line = line.trim();
-        if line.starts_with("test result:") || (line.starts_with("Summary [") && line.contains(" run: ")) {
-            let (_, counts) = line.split_once(": ").unwrap_or_default();
-            let counts = counts.split_once(" run: ").map_or(counts, |(_, counts)| counts);
+        let counts = match runner {
+            // The output of a failed test, which it repeats, has a result of its own.
+            Runner::Nextest if line.starts_with("Summary [") => line.split_once(" run: "),
+            Runner::Cargo if line.starts_with("test result:") => line.split_once(": "),
+            Runner::Nextest | Runner::Cargo => None,
+        };
+        if let Some((_, counts)) = counts {
             self.passed += before(counts, " passed");
             self.failed += before(counts, " failed") + before(counts, " timed out");
         }
@@ -251,18 +282,19 @@ impl std::fmt::Display for Count {
 mod tests {
     use super::*;
 
-    fn counted(lines: &[&str]) -> String {
+    fn counted(runner: Runner, lines: &[&str]) -> String {
         let mut count = Count::default();
-        lines.iter().for_each(|line| count.add(line));
+        lines.iter().for_each(|line| count.add(runner, line));
         count.to_string()
     }
 
     #[test]
     fn nextest_is_counted() {
         let passed = "     Summary [   0.018s] 12 tests run: 12 passed (1 slow), 3 skipped";
-        assert_eq!(counted(&[passed]), "12 passed, 0 failed");
+        assert_eq!(counted(Runner::Nextest, &[passed]), "12 passed, 0 failed");
+        let repeated = "    test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 3 filtered out; finished in 0.00s";
         let failed = "     Summary [   1.018s] 12/14 tests run: 9 passed, 2 failed, 1 timed out, 3 skipped";
-        assert_eq!(counted(&[failed]), "9 passed, 3 failed");
+        assert_eq!(counted(Runner::Nextest, &[repeated, failed, repeated]), "9 passed, 3 failed");
     }
 
     #[test]
@@ -272,11 +304,13 @@ mod tests {
             "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
             "test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
         ];
-        assert_eq!(counted(&lines), "10 passed, 2 failed");
+        assert_eq!(counted(Runner::Cargo, &lines), "10 passed, 2 failed");
     }
 
     #[test]
     fn what_a_test_prints_is_not_counted() {
-        assert_eq!(counted(&["3 passed, 4 failed", "Summary: 9 passed"]), "0 passed, 0 failed");
+        for runner in [Runner::Nextest, Runner::Cargo] {
+            assert_eq!(counted(runner, &["3 passed, 4 failed", "Summary: 9 passed"]), "0 passed, 0 failed");
+        }
     }
 }

@@ -2,17 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use onlyonce_core::key::Key;
-use onlyonce_core::record::{Asking, Id, Reason, State};
-use onlyonce_core::time::When;
 use onlyonce_store::sqlite::{Options, Sqlite};
-use onlyonce_store::{Change, Query, Search, Store};
+use onlyonce_store::{Query, Search, Store};
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
-use crate::{completed, revision};
+use crate::unknown;
 
 const LIMIT: usize = 50;
 /// So many pages of each listing, from its beginning on.
@@ -53,25 +49,5 @@ async fn add_unknown(store: &Arc<Sqlite>) -> io::Result<()> {
     if !oldest.records.is_empty() {
         return Ok(());
     }
-    let mut tasks = JoinSet::new();
-    for number in 0..UNKNOWN {
-        let store = store.clone();
-        tasks.spawn(async move {
-            let (_, mut next) = completed(number, Duration::ZERO);
-            next.key = Key::stored(&format!("unknown-{number:012}"));
-            next.state = State::Unknown {
-                reason: Reason::Lapsed,
-                since: When::WRITE,
-                asking: Asking::default(),
-                ask_at: None,
-                dead_letter: false,
-            };
-            let id = Id::of(&next.scope, &next.key);
-            store.swap(id, Change::new(None, revision(number), next)).await.map(drop)
-        });
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended.map_err(io::Error::other)?.map_err(io::Error::other)?;
-    }
-    Ok(())
+    unknown::add(store, UNKNOWN, None).await
 }

@@ -2,18 +2,21 @@
 //!
 //! ```text
 //! bench-fill fill  PATH RECORDS RETENTION_SECONDS
+//! bench-fill unknown PATH RECORDS
 //! bench-fill count PATH
 //! bench-fill list  PATH
 //! bench-fill copy  postgres://… RECORDS RETENTION_SECONDS
 //! ```
 //!
 //! `fill` writes completed records, as a load of `unique` leaves them, many at a time, and tells how far it is on
-//! stderr. A retention of 0 makes records that are expired at once. `count` tells how many records there are, and how
+//! stderr. A retention of 0 makes records that are expired at once. `unknown` writes records that probes are to be asked
+//! about (`unknown.rs`). `count` tells how many records there are, and how
 //! many of them have expired. `list` tells how long pages of listings take (`list.rs`). `copy` does what `fill` does to a database that nobody uses yet (`copy.rs`). Each prints
 //! one line of JSON.
 
 mod copy;
 mod list;
+mod unknown;
 
 use std::io;
 use std::sync::Arc;
@@ -52,6 +55,7 @@ async fn main() -> io::Result<()> {
         ["copy", url, records, retention_seconds] => {
             copy::copy(url, number(records)?, Duration::from_secs(number(retention_seconds)?)).await?
         }
+        ["unknown", path, records] => unknown::fill(path, number(records)?).await?,
         ["list", path] => list::list(path).await?,
         ["count", path] => count(path).map_err(io::Error::other)?,
         _ => return Err(io::Error::other("cannot understand that; see the head of bench/fill/src/main.rs")),
@@ -61,7 +65,7 @@ async fn main() -> io::Result<()> {
 }
 
 fn number(text: &str) -> io::Result<u64> {
-    text.parse().map_err(|_| io::Error::other(format!("\"{text}\" is no number")))
+    text.parse().map_err(|_| io::Error::other(format!("\"{text}\" is not a number")))
 }
 
 async fn fill(path: &str, records: u64, retention: Duration) -> io::Result<Value> {
@@ -146,7 +150,9 @@ fn completed(number: u64, retention: Duration) -> (Id, Box<Draft>) {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        accepted: None,
         history: History::default(),
+        trace: None,
         state: State::Completed { response: Some(Arc::new(response)), by: Source::Attempt, expires_at },
     });
     (id, draft)

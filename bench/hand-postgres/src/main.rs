@@ -1,27 +1,24 @@
 //! The same handler behind what a good engineer writes in an afternoon: a middleware, a table, a pool.
 //!
 //! ```text
-//! bench-hand-postgres postgres://…
+//! bench-hand-postgres postgres://… [--one-transaction]
 //! ```
 //!
-//! A key is reserved by an insert before the handler runs, and the answer is stored by an update before the client
-//! has it; each is a statement of its own, prepared once, on one of 32 connections, and durable
-//! (`synchronous_commit=on`). A repeated key is answered by a select. It has no lease, so a crash leaves a key reserved
-//! for ever; nothing expires; nobody can wait; a request is compared by its bytes. What it does not do it does not pay for.
+//! A key is reserved by an insert, and the answer is stored by an update (`bench-hand`); each is a statement of its own, prepared
+//! once, on one of 32 connections, and durable (`synchronous_commit=on`). A repeated key is answered by a select. Nothing expires.
+//!
+//! With `--one-transaction` there is no middleware: the handler does all of it itself, in one transaction with a row of its
+//! own (`one_transaction.rs`).
+
+mod one_transaction;
 
 use std::io;
 
-use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{Request, State};
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use bench_hand::{Answer, Name, Outcome, Row};
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod};
-use sha2::{Digest, Sha256};
 use tokio_postgres::{Config, NoTls};
 
-const BODY_BYTES_MAX: usize = 1 << 20;
 const CONNECTIONS: usize = 32;
 
 const TABLE: &str = "
@@ -36,100 +33,30 @@ const TABLE: &str = "
         PRIMARY KEY (caller, key)
     )";
 
+const INSERT: &str =
+    "INSERT INTO idempotency (caller, key, digest) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+const UPDATE: &str = "
+    UPDATE idempotency SET status = $3, content_type = $4, body = $5 WHERE caller = $1 AND key = $2";
+
 #[tokio::main]
 async fn main() -> io::Result<()> {
-    let Some(url) = std::env::args().nth(1).filter(|url| url.starts_with("postgres:")) else {
-        return Err(io::Error::other("name the store: postgres://…"));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (url, is_one_transaction) = match arguments[..] {
+        [url] => (url, false),
+        [url, "--one-transaction"] => (url, true),
+        _ => return Err(io::Error::other("name the store: postgres://… [--one-transaction]")),
     };
-    let table = Table::open(&url).await.map_err(io::Error::other)?;
-    bench_plain::serve(bench_plain::payments().layer(from_fn_with_state(table, once))).await
-}
-
-async fn once(State(table): State<Table>, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
-    let Some(key) = text(&parts.headers, "idempotency-key") else {
-        return next.run(Request::from_parts(parts, body)).await;
-    };
-    let Some(caller) = text(&parts.headers, "authorization") else {
-        return StatusCode::UNAUTHORIZED.into_response();
-    };
-    let Ok(bytes) = to_bytes(body, BODY_BYTES_MAX).await else {
-        return StatusCode::PAYLOAD_TOO_LARGE.into_response();
-    };
-    // A task of its own: a client that hangs up must not leave its key reserved.
-    let task = tokio::spawn(keyed(table, Name { caller, key }, parts, bytes, next));
-    task.await.unwrap_or_else(|_| StatusCode::BAD_GATEWAY.into_response())
-}
-
-async fn keyed(table: Table, name: Name, parts: Parts, bytes: Bytes, next: Next) -> Response {
-    let digest = Sha256::digest(&bytes).into();
-    match table.reserve(name.clone(), digest).await {
-        Ok(None) => run(&table, name, Request::from_parts(parts, Body::from(bytes)), next).await,
-        Ok(Some(row)) if row.digest != digest => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
-        Ok(Some(Row { answer: Some(answer), .. })) => answer.into_response(),
-        Ok(Some(Row { answer: None, .. })) => StatusCode::CONFLICT.into_response(),
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
+    let table = Table::open(url).await.map_err(io::Error::other)?;
+    if is_one_transaction {
+        return bench_plain::serve(one_transaction::payments(table).await.map_err(io::Error::other)?).await;
     }
-}
-
-async fn run(table: &Table, name: Name, request: Request, next: Next) -> Response {
-    let response = next.run(request).await;
-    let (status, content_type) = (response.status(), text(response.headers(), "content-type"));
-    let Ok(body) = to_bytes(response.into_body(), BODY_BYTES_MAX).await else {
-        return StatusCode::BAD_GATEWAY.into_response();
-    };
-    let answer = Answer { status, content_type, body };
-    let written = if status.is_server_error() {
-        table.release(name).await
-    } else {
-        table.complete(name, answer.clone()).await
-    };
-    match written {
-        Ok(()) => answer.into_response(),
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
-    }
-}
-
-fn text(headers: &HeaderMap, name: &str) -> Option<String> {
-    headers.get(name)?.to_str().ok().map(str::to_owned)
-}
-
-#[derive(Clone)]
-struct Name {
-    caller: String,
-    key: String,
-}
-
-#[derive(Clone)]
-struct Answer {
-    status: StatusCode,
-    content_type: Option<String>,
-    body: Bytes,
-}
-
-impl IntoResponse for Answer {
-    fn into_response(self) -> Response {
-        let mut response = (self.status, self.body).into_response();
-        let content_type = self.content_type.and_then(|value| value.try_into().ok());
-        match content_type {
-            Some(value) => response.headers_mut().insert(header::CONTENT_TYPE, value),
-            None => response.headers_mut().remove(header::CONTENT_TYPE),
-        };
-        response
-    }
-}
-
-struct Row {
-    digest: [u8; 32],
-    /// None while the handler runs.
-    answer: Option<Answer>,
+    bench_hand::serve(table).await
 }
 
 /// Connections, which everybody takes in turn.
 #[derive(Clone)]
 struct Table(Pool);
-
-type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 impl Table {
     async fn open(url: &str) -> Outcome<Self> {
@@ -140,20 +67,17 @@ impl Table {
         pool.get().await?.batch_execute(TABLE).await?;
         Ok(Self(pool))
     }
+}
 
-    /// None where the key is now the caller's own; otherwise what is there. A repeated key writes nothing.
+impl bench_hand::Table for Table {
     async fn reserve(&self, name: Name, digest: [u8; 32]) -> Outcome<Option<Row>> {
-        const INSERT: &str =
-            "INSERT INTO idempotency (caller, key, digest) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
         let client = self.0.get().await?;
         let insert = client.prepare_cached(INSERT).await?;
         let inserted = client.execute(&insert, &[&name.caller, &name.key, &&digest[..]]).await?;
         if inserted == 1 { Ok(None) } else { find(&client, &name).await }
     }
 
-    async fn complete(&self, name: Name, answer: Answer) -> Outcome<()> {
-        const UPDATE: &str = "
-            UPDATE idempotency SET status = $3, content_type = $4, body = $5 WHERE caller = $1 AND key = $2";
+    async fn complete(&self, name: Name, _: [u8; 32], answer: Answer) -> Outcome<()> {
         let client = self.0.get().await?;
         let update = client.prepare_cached(UPDATE).await?;
         let Answer { status, content_type, body } = &answer;

@@ -64,5 +64,5 @@ fn too_few() -> io::Error {
 }
 
 fn number(text: &str) -> io::Result<u64> {
-    text.parse().map_err(|_| io::Error::other(format!("\"{text}\" is no number")))
+    text.parse().map_err(|_| io::Error::other(format!("\"{text}\" is not a number")))
 }

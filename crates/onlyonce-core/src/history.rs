@@ -20,7 +20,7 @@ pub const TEXT_CHARS_MAX: usize = 1_000;
 /// The history of one use of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// The first [`FIRST_KEPT`] and the last [`LAST_KEPT`] entries.
+    /// The first [`FIRST_KEPT`] and the last [`LAST_KEPT`] entries, and among them that of the completion.
     pub entries: Vec<Entry>,
     /// How many entries between them were left out.
     pub left_out: u32,
@@ -159,11 +159,20 @@ impl History {
         self.entries.is_empty() && self.tokens.is_empty()
     }
 
-    /// Adds an entry; of too many, one in the middle is left out.
+    /// What was added since the record had this earlier history; of very much, only what was kept.
+    pub fn since(&self, earlier: &Self) -> &[Entry] {
+        let added = |history: &Self| history.entries.len() + history.left_out as usize;
+        let new = added(self).saturating_sub(added(earlier)).min(self.entries.len());
+        &self.entries[self.entries.len() - new..]
+    }
+
+    /// Adds an entry; of too many, one in the middle is left out. Never the one that tells when the work was done: a record
+    /// without it was completed by the write that its columns tell of.
     pub(crate) fn push(&mut self, entry: Entry) {
         self.entries.push(entry);
         if self.entries.len() > FIRST_KEPT + LAST_KEPT {
-            self.entries.remove(FIRST_KEPT);
+            let is_completion = self.entries[FIRST_KEPT].what == What::Completed;
+            self.entries.remove(if is_completion { FIRST_KEPT + 1 } else { FIRST_KEPT });
             self.left_out = self.left_out.saturating_add(1);
         }
     }
@@ -194,6 +203,20 @@ mod tests {
         let expected: Vec<u32> = (0..8).chain(44..100).collect();
         assert_eq!(kept, expected);
         assert_eq!(history.left_out, 36);
+    }
+
+    /// U09
+    #[test]
+    fn what_is_new_is_told_also_of_a_history_that_is_full() {
+        let mut history = History::default();
+        for number in 0..100 {
+            let earlier = history.clone();
+            assert_eq!(history.since(&earlier), []);
+            history.push(entry(number));
+            history.push(entry(number + 1));
+            let new: Vec<u32> = history.since(&earlier).iter().map(|entry| entry.attempt).collect();
+            assert_eq!(new, [number, number + 1]);
+        }
     }
 
     #[test]

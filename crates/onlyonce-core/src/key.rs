@@ -1,6 +1,7 @@
 //! The client's key.
 //!
-//! [`Rules::parse`] turns the lines of the `Idempotency-Key` header into a [`Key`], or says what is wrong with them.
+//! [`Rules::parse`] turns the lines of the `Idempotency-Key` header into a [`Key`], or says what is wrong with them. Where else a
+//! key may stand is what [`Source`] says.
 //! A key is opaque: nothing is read out of it, and two keys are the same only where every character is.
 //!
 //! 1. No line is no key. Two lines are no key either, also where they agree: which of them a proxy in between
@@ -30,6 +31,8 @@
 //! # Ok::<(), Invalid>(())
 //! ```
 
+mod source;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::str;
@@ -37,6 +40,8 @@ use std::sync::Arc;
 
 use sfv::{Parser, StringRef};
 use sha2::{Digest, Sha256};
+
+pub use source::{MalformedSource, Source, agreed};
 
 /// A valid idempotency key: opaque, made by the client.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -179,6 +184,18 @@ pub enum Invalid {
     PersonalData(LooksLike),
     /// `Connection` names its header: it was meant for one hop only.
     ConnectionNamed,
+    /// The query has its parameter more than once.
+    SeveralParameters,
+    /// A name on the way to it is in the JSON body twice.
+    MemberTwice,
+    /// What stands in its place of the JSON body is no string.
+    MemberNotAString,
+    /// In a query or a body it has a character that it cannot have.
+    Character,
+    /// The body says that it is JSON, and is none.
+    BodyNotJson,
+    /// Two places hold two keys.
+    Differs,
 }
 
 impl Rules {
@@ -207,8 +224,18 @@ impl Rules {
         Ok(Parsed { key: Key(Arc::from(&*text)), looks_like })
     }
 
+    /// The key of these characters, from a place that has no spellings of its own.
+    fn parse_text(&self, text: &str) -> Result<Parsed, Invalid> {
+        if !text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            return Err(Invalid::Character);
+        }
+        self.check_length(text)?;
+        let looks_like = self.check_personal_data(text)?;
+        Ok(Parsed { key: Key(Arc::from(text)), looks_like })
+    }
+
     fn check_length(&self, text: &str) -> Result<(), Invalid> {
-        // Both spellings are ASCII, so a byte is a character.
+        // Every spelling is ASCII, so a byte is a character.
         let chars = text.len();
         if chars == 0 {
             return Err(Invalid::Empty);
@@ -450,7 +477,25 @@ impl fmt::Display for Invalid {
             Self::PersonalData(it) => {
                 write!(f, "the key looks like {it}; send a random one, such as a UUID")
             }
-            Self::ConnectionNamed => f.write_str("the Connection header names the key's own; leave it out there"),
+            Self::ConnectionNamed => f.write_str("the Connection header lists the key's header; remove it there"),
+            Self::SeveralParameters => {
+                f.write_str("the key was sent in more than one query parameter; send one")
+            }
+            Self::MemberTwice => f.write_str(
+                "the JSON body has a name twice on the way to the key, and it is not clear which one counts; send it once",
+            ),
+            Self::MemberNotAString => {
+                f.write_str("the key in the JSON body is not a string; send it in double quotes")
+            }
+            Self::Character => {
+                f.write_str("the key has a character that is not allowed; send printable ASCII")
+            }
+            Self::BodyNotJson => f.write_str(
+                "the body is not valid JSON, or is encoded or nested too deep, so no key can be read from it; send plain JSON in UTF-8",
+            ),
+            Self::Differs => f.write_str(
+                "the request carries two keys that differ, and it is not clear which one counts; send one key",
+            ),
         }
     }
 }
@@ -460,10 +505,10 @@ impl Syntax {
     const fn remedy(self) -> &'static str {
         match self {
             Self::Bare => {
-                "the key has a character it cannot have; send visible ASCII without spaces, commas and semicolons"
+                "the key has a character that is not allowed; send visible ASCII without spaces, commas and semicolons"
             }
             Self::Either | Self::SfString => {
-                "the key has a character that it cannot have outside quotes; send visible ASCII without spaces, \
+                "the key has a character that is not allowed outside quotes; send visible ASCII without spaces, \
                  commas, semicolons and quotes, or a string of printable ASCII in double quotes"
             }
         }

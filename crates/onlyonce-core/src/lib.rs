@@ -8,13 +8,18 @@
 //! * [`record`] is what is stored for one (scope, key), and [`time`] how its moments are written down.
 //! * [`key`], [`scope`] and [`fingerprint`] say which request this is.
 //! * [`policy`] and [`dialect`] are the settings, [`outcome`] what an answer means under them.
+//! * [`limits`] says how much callers may ask for, [`age`] how old a request may be.
 //! * [`refusal`] is every answer that says why nothing ran.
+//! * [`json`] finds one member of a JSON text.
 //! * [`percent`] decodes what a URL or a form has percent-encoded.
 
+pub mod age;
 pub mod dialect;
 pub mod fingerprint;
 pub mod history;
+pub mod json;
 pub mod key;
+pub mod limits;
 pub mod machine;
 pub mod outcome;
 pub mod percent;

@@ -12,7 +12,7 @@
 //! 4. [`sweep`]: what becomes of a record nobody came back for.
 //! 5. [`verdict()`]: what reconciling found out. An unknown record runs again only after one. [`ask`], [`probe_failed`]: when
 //!    the reconciler asks, and asks again. [`time_line`], [`why`], [`actions`]: the same, for people.
-//! 6. [`claim`], [`commit_phase`], [`call`], [`forget`]: accepted work, phases, and the operator's eraser.
+//! 6. [`claim`], [`cancel`], [`withdraw`]: accepted work. [`commit_phase`], [`call`]: phases. [`forget`]: the operator's eraser.
 //! 7. [`due`], [`expires`] and [`may_reap`]: when a record wants attention, and when it may be deleted. [`SWEPT`],
 //!    [`ABANDONED`] and [`EXPIRING`] say in which states to look for such records.
 //!
@@ -32,7 +32,8 @@
 //! | completed | expired: deleted, or its key used anew |
 //! | retryable, nothing was done | expired, likewise |
 //! | retryable, relies on downstream's memory | as before: runs again while downstream remembers, then unknown |
-//! | pending | completed with 408; where it relies on downstream's memory, retryable or unknown |
+//! | retryable, stopped at a recovery point | as before, and flagged: a person decides |
+//! | pending, or accepted and retryable | completed with 408; where it relies on downstream's memory, retryable or unknown |
 //! | running, unknown | as before |
 
 mod verdict;
@@ -50,15 +51,15 @@ use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::policy::{OnExpired, Policy};
 use crate::record::{
-    Asking, Calling, Draft, Effects, Progress, Reason, Record, Response, Seen, Source, State, StateName,
-    StateSet, Terms, Token, Verdict,
+    Accepted, Asking, Calling, Draft, Effects, Progress, Reason, Record, Response, Seen, Source, State,
+    StateName, StateSet, Terms, Token, TraceId, Verdict,
 };
 use crate::refusal::Refusal;
 use crate::scope::Scope;
 use crate::time::{Due, Timestamp, When};
 
 pub use self::verdict::{
-    About, Backoff, Force, Ignored, Ruled, Ruling, Statement, ask, note, probe_failed, stop_asking, verdict,
+    About, Backoff, Force, Ignored, Ruled, Ruling, Statement, ask, note, probe_failed, schedule, verdict,
 };
 pub use self::view::{Action, ActionName, Facts, Refused, actions, facts, time_line, why};
 
@@ -66,6 +67,8 @@ pub use self::view::{Action, ActionName, Facts, Refused, actions, facts, time_li
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 /// What a client is told to wait where only a person can settle the record.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(60);
+/// The pause after the first attempt of accepted work that did not run; it doubles with each further one.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
 
 /// A keyed request, as [`decide`] needs it.
 pub struct Request<'a> {
@@ -83,6 +86,8 @@ pub struct Request<'a> {
     pub token: Token,
     /// Whether it is to run now or to be accepted for later.
     pub admission: Admission,
+    /// The trace that it is part of, where it is traced.
+    pub trace: Option<TraceId>,
 }
 
 /// How a request gives its fingerprint: computing it costs, so it is asked only for what is needed.
@@ -151,12 +156,19 @@ pub fn decide(seen: Option<&Seen>, request: &Request<'_>) -> Decision {
             Lost::Rerun if has_happened_evidence(record) => {
                 Decision::Settle(lose(seen, lapse_reason(record, now), Source::Sweeper))
             }
-            Lost::Rerun => Decision::Begin(again(record, request.token, request.admission)),
+            Lost::Rerun => Decision::Begin(again(record, request.token, request.admission, request.trace)),
             Lost::Doubt(_) => Decision::Settle(lose(seen, lapse_reason(record, now), Source::Sweeper)),
         },
-        State::Retryable { .. } => match rerun(record, now) {
-            Lost::Rerun => Decision::Begin(again(record, request.token, request.admission)),
-            Lost::Doubt(reason) => Decision::Settle(unknown(seen, reason, Source::Sweeper)),
+        State::Retryable { .. } => match (rerun(record, now), record.accepted) {
+            (Lost::Doubt(reason), _) => Decision::Settle(unknown(seen, reason, Source::Sweeper)),
+            (Lost::Rerun, Some(accepted)) if now >= accepted.until => Decision::Settle(ran_out(seen)),
+            // A worker runs it again: it need not be accepted twice.
+            (Lost::Rerun, Some(_)) if request.admission == Admission::Accept => {
+                Decision::Refuse(in_progress(record, now))
+            }
+            (Lost::Rerun, _) => {
+                Decision::Begin(again(record, request.token, request.admission, request.trace))
+            }
         },
         State::Unknown { .. } => Decision::Refuse(outcome_unknown(record, now)),
     }
@@ -186,6 +198,22 @@ pub fn answer_from_copy(copy: &Seen, request: &Request<'_>) -> FromCopy {
     }
 }
 
+/// What a request may be told whose record another transaction holds, so that nothing can be written now.
+///
+/// As [`answer_from_copy`], but an attempt that runs is in progress also past its lease: nobody begins another one while the
+/// record is held, and whoever holds it may be that attempt's own transaction, about to complete it.
+pub fn answer_while_held(seen: &Seen, request: &Request<'_>) -> FromCopy {
+    match (answer_from_copy(seen, request), &seen.record.state) {
+        (FromCopy::AskStore, State::Running { .. }) => FromCopy::Refuse(in_progress(&seen.record, seen.now)),
+        (answer @ (FromCopy::Replay | FromCopy::Refuse(_) | FromCopy::AskStore), _) => answer,
+    }
+}
+
+/// Whether a draft begins a new use of its key, and not another attempt of a use that is on record.
+pub fn is_new_use(draft: &Draft) -> bool {
+    draft.created_at == When::WRITE
+}
+
 /// The first attempt of a key, or its acceptance.
 fn reserve(request: &Request<'_>) -> Box<Draft> {
     let terms = request.policy.terms();
@@ -207,19 +235,24 @@ fn reserve(request: &Request<'_>) -> Box<Draft> {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        accepted: None,
         history: History::default(),
+        trace: request.trace,
         state,
     })
 }
 
 /// The next attempt of a record, from its recovery point.
-fn again(record: &Record, token: Token, admission: Admission) -> Box<Draft> {
+fn again(record: &Record, token: Token, admission: Admission, trace: Option<TraceId>) -> Box<Draft> {
     let mut draft = record.draft();
-    draft.token = token;
+    (draft.token, draft.trace) = (token, trace);
     draft.began_at = When::WRITE;
     draft.relies_on_memory |= was_lost_while_keyed(record);
     draft.evidence = None;
-    draft.progress.calling = None;
+    // A call that may have reached downstream stays on record until its result does: it is made again under its own name.
+    if !draft.relies_on_memory {
+        draft.progress.calling = None;
+    }
     // An acceptance that was never claimed is no attempt.
     if !matches!(record.state, State::Pending { .. }) {
         draft.history.push_token(record.token);
@@ -230,7 +263,10 @@ fn again(record: &Record, token: Token, admission: Admission) -> Box<Draft> {
             draft.attempt = record.attempt.saturating_add(1);
             State::Running { lapses_at: When::AfterWrite(record.terms.lease) }
         }
-        Admission::Accept => State::Pending { expires_at: When::AfterWrite(record.terms.retention) },
+        Admission::Accept => {
+            draft.accepted = None;
+            State::Pending { expires_at: When::AfterWrite(record.terms.retention) }
+        }
     };
     draft
 }
@@ -240,6 +276,9 @@ fn again(record: &Record, token: Token, admission: Admission) -> Box<Draft> {
 pub enum Renewal {
     /// The lease from now on.
     Write(Box<Draft>),
+    /// This attempt's completion stands, by its own transaction or by a verdict, and its answer is stored: nobody needs to
+    /// wait for the attempt.
+    Completed,
     /// The record is no longer this attempt's to renew. It may still bring the truth.
     Lost,
 }
@@ -248,6 +287,9 @@ pub enum Renewal {
 pub fn renew(seen: Option<&Seen>, token: Token) -> Renewal {
     let Some(seen) = seen else { return Renewal::Lost };
     let record = &*seen.record;
+    if record.token == token && stored(record).is_some() {
+        return Renewal::Completed;
+    }
     let is_ours = record.token == token && matches!(record.state, State::Running { .. });
     if !is_ours || seen.now >= record.deadline_at() {
         return Renewal::Lost;
@@ -290,7 +332,7 @@ pub fn finish(seen: Option<&Seen>, token: Token, outcome: &Outcome) -> Finish {
         // Two statements that disagree: what happened cannot be undone, and must not be run again.
         (State::Running { .. }, Outcome::DidNotRun { .. }) if has_happened_evidence(record) => {
             let said = Entry::new(now, record.attempt, What::Retryable, Source::Attempt)
-                .with_detail("the attempt says that it did not run, and a webhook that it happened");
+                .with_detail("the attempt reported that it did not run, but a webhook that it happened");
             // Where an earlier attempt was lost, that one did it, and both are right.
             let seen = noting(seen, Entry { contradicts: !record.relies_on_memory, ..said });
             Finish::Write(by_evidence(&seen).expect("there is evidence that it happened"))
@@ -309,6 +351,19 @@ pub fn finish(seen: Option<&Seen>, token: Token, outcome: &Outcome) -> Finish {
     }
 }
 
+/// The reservation of a request and its completion as one write, for work that commits with both: `begun` is what [`decide`]
+/// would have written.
+pub fn complete_at_once(
+    mut begun: Box<Draft>,
+    response: Option<Arc<Response>>,
+    keep_for: Option<Duration>,
+) -> Box<Draft> {
+    let expires_at = When::AfterWrite(keep_for.unwrap_or(begun.terms.retention));
+    begun.accepted = None;
+    begun.state = State::Completed { response, by: Source::Attempt, expires_at };
+    begun
+}
+
 /// What becomes of a record nobody came back for; none where there is nothing to do.
 pub fn sweep(seen: &Seen) -> Option<Box<Draft>> {
     let (record, now) = (&*seen.record, seen.now);
@@ -319,16 +374,16 @@ pub fn sweep(seen: &Seen) -> Option<Box<Draft>> {
         State::Pending { expires_at } => match rerun(record, now) {
             Lost::Doubt(reason) => Some(unknown(seen, reason, Source::Sweeper)),
             Lost::Rerun if now < *expires_at => None,
-            // An attempt before it may have reached downstream: a 408 would be a guess.
-            Lost::Rerun if record.relies_on_memory => {
-                let mut draft = retryable(record, None, None);
-                draft.history.push(Entry::new(now, record.attempt, What::Retryable, Source::Sweeper));
-                Some(draft)
-            }
-            Lost::Rerun => Some(complete(seen, Some(given_up()), Source::Sweeper, None)),
+            Lost::Rerun => Some(ran_out(seen)),
         },
         // Keyed work that may have run must not be sent again once downstream may have forgotten it.
-        State::Retryable { .. } => match rerun(record, now) {
+        State::Retryable { expires_at, stuck_since, .. } => match rerun(record, now) {
+            Lost::Rerun if record.accepted.is_some_and(|accepted| now >= accepted.until) => {
+                Some(ran_out(seen))
+            }
+            Lost::Rerun if is_half_done(record) && stuck_since.is_none() && now >= *expires_at => {
+                Some(flagged(seen))
+            }
             Lost::Rerun => None,
             Lost::Doubt(reason) => Some(unknown(seen, reason, Source::Sweeper)),
         },
@@ -336,19 +391,98 @@ pub fn sweep(seen: &Seen) -> Option<Box<Draft>> {
     }
 }
 
-/// Accepted work begins its attempt; none where it is no longer pending, or may no longer run.
-pub fn claim(seen: &Seen, token: Token) -> Option<Box<Draft>> {
-    match &seen.record.state {
-        State::Pending { expires_at } if seen.now < *expires_at => match rerun(&seen.record, seen.now) {
-            Lost::Rerun => Some(again(&seen.record, token, Admission::Run)),
-            Lost::Doubt(_) => None,
-        },
-        State::Pending { .. }
-        | State::Running { .. }
-        | State::Completed { .. }
-        | State::Retryable { .. }
-        | State::Unknown { .. } => None,
+/// Accepted work that was not run in time: its client is told so. Where an attempt may have reached downstream, or has done a
+/// part, a 408 would be a guess: then the next request with its key runs it.
+fn ran_out(seen: &Seen) -> Box<Draft> {
+    let (record, now) = (&*seen.record, seen.now);
+    if !record.relies_on_memory && !is_half_done(record) {
+        return complete(seen, Some(given_up(record)), Source::Sweeper, None);
     }
+    let mut draft = retryable(&Record { accepted: None, ..record.clone() }, None, None);
+    draft.history.push(Entry::new(now, record.attempt, What::Retryable, Source::Sweeper));
+    draft
+}
+
+/// Half-done work that nobody came back for: kept, and flagged for a person.
+fn flagged(seen: &Seen) -> Box<Draft> {
+    let mut draft = seen.record.draft();
+    if let State::Retryable { stuck_since, .. } = &mut draft.state {
+        *stuck_since = Some(When::WRITE);
+    }
+    draft.history.push(Entry::new(seen.now, seen.record.attempt, What::DeadLetter, Source::Sweeper));
+    draft
+}
+
+/// Accepted work begins its attempt; none where it is not to run now. Pending work may begin at once. Work whose last attempt
+/// did not run, or was lost and may run again, begins after a pause, which doubles up to `pause_max`.
+pub fn claim(seen: &Seen, token: Token, pause_max: Duration) -> Option<Box<Draft>> {
+    let (record, now) = (&*seen.record, seen.now);
+    let until = match (&record.state, record.accepted) {
+        (State::Pending { expires_at }, _) => *expires_at,
+        (State::Retryable { .. }, Some(accepted)) if now >= runs_again_at(record, accepted) => accepted.until,
+        (State::Retryable { .. }, _)
+        | (State::Running { .. } | State::Completed { .. } | State::Unknown { .. }, _) => return None,
+    };
+    match rerun(record, now) {
+        Lost::Rerun if now < until => {
+            let mut draft = again(record, token, Admission::Run, None);
+            draft.accepted = Some(Accepted { until, pause_max });
+            Some(draft)
+        }
+        Lost::Rerun | Lost::Doubt(_) => None,
+    }
+}
+
+/// When a worker runs accepted work again, whose last attempt did not run.
+fn runs_again_at(record: &Record, accepted: Accepted) -> Timestamp {
+    record.written_at.plus(pause(record, accepted))
+}
+
+/// 1 s after the first attempt, then twice as long each time; longer where the service asked for it.
+fn pause<T>(record: &Record<T>, accepted: Accepted) -> Duration {
+    let asked = match &record.state {
+        State::Retryable { retry_after, .. } => retry_after.unwrap_or_default(),
+        State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Unknown { .. } => {
+            Duration::ZERO
+        }
+    };
+    let doublings = record.attempt.saturating_sub(1).min(31);
+    PAUSE_FIRST.saturating_mul(1 << doublings).max(asked).min(accepted.pause_max)
+}
+
+/// The caller cancels accepted work; none where it runs, has ended, or may have done something.
+pub fn cancel(seen: &Seen) -> Option<Box<Draft>> {
+    let record = &*seen.record;
+    let waits = match (&record.state, record.accepted) {
+        (State::Pending { .. }, _) | (State::Retryable { .. }, Some(_)) => true,
+        (State::Retryable { .. }, None)
+        | (State::Running { .. } | State::Completed { .. } | State::Unknown { .. }, _) => false,
+    };
+    let is_untouched = !record.relies_on_memory && !is_half_done(record);
+    (waits && is_untouched).then(|| complete(seen, Some(cancelled(record)), Source::Caller, None))
+}
+
+/// Takes back an acceptance whose client was told that it did not count: the record is as if it had never been. None where
+/// it is not this acceptance that stands there.
+pub fn withdraw(seen: &Seen, token: Token) -> Option<Box<Draft>> {
+    let record = &*seen.record;
+    let is_ours = record.token == token && matches!(record.state, State::Pending { .. });
+    is_ours.then(|| {
+        let mut draft = retryable(record, None, Some(Duration::ZERO));
+        draft.history.push(Entry::new(seen.now, record.attempt, What::Retryable, Source::Attempt));
+        draft
+    })
+}
+
+/// Whether a write of `draft` ends the accepted work that was seen, so that its request goes with it.
+pub fn ends_acceptance(seen: Option<&Seen>, draft: &Draft) -> bool {
+    let has_request = seen.is_some_and(|seen| is_accepted(&*seen.record));
+    has_request && !is_accepted(draft)
+}
+
+/// Whether a record is of accepted work that has not ended: then its request is stored.
+pub fn is_accepted<T>(record: &Record<T>) -> bool {
+    record.accepted.is_some() || matches!(record.state, State::Pending { .. })
 }
 
 /// A phase has committed: the next attempt starts after it. None where the attempt is fenced.
@@ -370,6 +504,12 @@ pub fn call(seen: &Seen, token: Token, calling: Calling) -> Option<Box<Draft>> {
     Some(draft)
 }
 
+/// Whether a write of `draft` ends the use of the key that was seen, so that the results of its phases go with it.
+pub fn ends_progress(seen: Option<&Seen>, draft: &Draft) -> bool {
+    let had = seen.is_some_and(|seen| seen.record.progress.recovery_point.is_some());
+    had && draft.progress.recovery_point.is_none()
+}
+
 fn own_running(seen: &Seen, token: Token) -> Option<Box<Draft>> {
     let is_ours = seen.record.token == token && matches!(seen.record.state, State::Running { .. });
     is_ours.then(|| seen.record.draft())
@@ -382,7 +522,8 @@ pub enum Forget {
     Write(Box<Draft>),
     /// An attempt's lease lives; only force goes past it.
     StillRunning,
-    /// Nobody knows whether the work ran, and a retry would run it again; only force goes past it.
+    /// Nobody knows whether the work ran, or a part of it is done, and a retry would run all of it again; only force goes past
+    /// it.
     Unknown,
     /// There is nothing: it has expired.
     Absent,
@@ -403,8 +544,10 @@ pub fn forget(seen: &Seen, token: Token, force: Force) -> Forget {
             Lost::Rerun => None,
         },
         (State::Unknown { .. }, Force::No) => Some(Forget::Unknown),
+        // Of half-done work a retry does the rest; forgotten, it would do all of it again.
         (State::Pending { .. } | State::Retryable { .. }, Force::No) => match rerun(record, seen.now) {
             Lost::Doubt(_) => Some(Forget::Unknown),
+            Lost::Rerun if is_half_done(record) => Some(Forget::Unknown),
             Lost::Rerun => None,
         },
         (State::Completed { .. }, Force::No) => None,
@@ -416,9 +559,10 @@ pub fn forget(seen: &Seen, token: Token, force: Force) -> Forget {
     draft.token = token;
     draft.relies_on_memory = false;
     draft.evidence = None;
+    draft.accepted = None;
     draft.progress = Progress::default();
     draft.history = History::default();
-    draft.state = State::Retryable { retry_after: None, expires_at: When::WRITE };
+    draft.state = State::Retryable { retry_after: None, expires_at: When::WRITE, stuck_since: None };
     Forget::Write(draft)
 }
 
@@ -430,12 +574,14 @@ pub const ABANDONED: StateSet = StateSet::of(&[StateName::Running]);
 pub const ASKED: StateSet = StateSet::of(&[StateName::Unknown]);
 /// States in which a record may expire: all that [`may_reap`] ever allows.
 pub const EXPIRING: StateSet = StateSet::of(&[StateName::Completed, StateName::Retryable]);
+/// The state in which accepted work waits for another attempt, beside that of all that is pending.
+pub const RERUN: StateSet = StateSet::of(&[StateName::Retryable]);
 
 /// Until when the row must stand if nobody writes it again; none while age alone may not delete it. For engines whose
 /// server deletes rows by itself.
 pub fn expires(draft: &Draft) -> Option<When> {
     match &draft.state {
-        State::Retryable { .. } if draft.relies_on_memory => None,
+        State::Retryable { .. } if is_kept(draft) => None,
         State::Completed { expires_at, .. } | State::Retryable { expires_at, .. } => Some(*expires_at),
         State::Pending { .. } | State::Running { .. } | State::Unknown { .. } => None,
     }
@@ -452,7 +598,20 @@ pub fn due(draft: &Draft) -> Due {
         State::Pending { expires_at } if draft.relies_on_memory => {
             Due::default().or_at(*expires_at).or_at(forgets_at)
         }
-        State::Retryable { .. } if draft.relies_on_memory => Due::default().or_at(forgets_at),
+        State::Retryable { expires_at, stuck_since, .. } if is_kept(draft) => {
+            let mut due = Due::default();
+            if let Some(accepted) = draft.accepted {
+                let pause = pause(draft, accepted);
+                due = due.or_at(draft.written_at.plus(pause)).or_at(When::At(accepted.until));
+            }
+            if draft.relies_on_memory {
+                due = due.or_at(forgets_at);
+            }
+            if is_half_done(draft) && stuck_since.is_none() {
+                due = due.or_at(*expires_at);
+            }
+            due
+        }
         State::Pending { expires_at } | State::Retryable { expires_at, .. } => {
             Due::default().or_at(*expires_at)
         }
@@ -463,7 +622,7 @@ pub fn due(draft: &Draft) -> Due {
 }
 
 /// Whether the row may be deleted: settled and expired. A running, pending or unknown one never is, by age alone, nor
-/// is a retryable one whose work may have been done.
+/// is a retryable one whose work, or a part of it, may have been done.
 pub fn may_reap(record: &Record, now: Timestamp) -> bool {
     has_expired(record, now)
 }
@@ -507,7 +666,11 @@ pub fn standing(seen: Option<&Seen>, policy: &Policy) -> Standing {
     }
     match &record.state {
         State::Pending { .. } | State::Running { .. } => Standing::InProgress(progress_pause(record, now)),
-        State::Retryable { .. } if record.relies_on_memory => Standing::Ended(None),
+        // A worker runs it again.
+        State::Retryable { .. } if record.accepted.is_some() => {
+            Standing::InProgress(progress_pause(record, now))
+        }
+        State::Retryable { .. } if is_kept(record) => Standing::Ended(None),
         State::Completed { expires_at, .. } | State::Retryable { expires_at, .. } => {
             Standing::Ended(Some(*expires_at))
         }
@@ -515,19 +678,38 @@ pub fn standing(seen: Option<&Seen>, policy: &Policy) -> Standing {
     }
 }
 
-/// Since when nobody knows what became of the work; none where somebody does.
+/// The state of the record that a refusal is about, where the refusal says it.
+pub fn state_refused(refusal: &Refusal) -> Option<StateName> {
+    matches!(refusal, Refusal::OutcomeUnknown { .. }).then_some(StateName::Unknown)
+}
+
+/// Since when nobody knows what became of the work, or since when half-done work is flagged; none otherwise.
 pub fn unknown_since(record: &Record) -> Option<Timestamp> {
     match &record.state {
         State::Unknown { since, .. } => Some(*since),
-        State::Pending { .. } | State::Running { .. } | State::Completed { .. } | State::Retryable { .. } => {
+        State::Retryable { stuck_since, .. } => *stuck_since,
+        State::Pending { .. } | State::Running { .. } | State::Completed { .. } => None,
+    }
+}
+
+/// Since when work that was accepted waits to begin; none where it does not.
+pub fn pending_since(record: &Record) -> Option<Timestamp> {
+    match &record.state {
+        State::Pending { .. } => Some(record.created_at),
+        State::Running { .. } | State::Completed { .. } | State::Retryable { .. } | State::Unknown { .. } => {
             None
         }
     }
 }
 
+/// Whether half-done work waits for a person: nobody came back for it within its retention.
+pub fn is_flagged(record: &Record) -> bool {
+    !is_unknown(record) && unknown_since(record).is_some()
+}
+
 /// Whether the last write of a record is the one that made it unknown.
 pub fn became_unknown(record: &Record) -> bool {
-    unknown_since(record) == Some(record.written_at)
+    is_unknown(record) && unknown_since(record) == Some(record.written_at)
 }
 
 /// The answer that a draft stores, where it stores one.
@@ -614,6 +796,10 @@ fn lose(seen: &Seen, reason: Reason, by: Source) -> Box<Draft> {
     if let Some(draft) = by_evidence(&noting(seen, doubt(seen, reason, by))) {
         return draft;
     }
+    // Nothing is run by phases that are not those of the record, safe as it would be otherwise.
+    if reason == Reason::Changed {
+        return unknown(seen, reason, by);
+    }
     match lost(record, now) {
         Lost::Rerun => {
             let mut draft = retryable(record, None, None);
@@ -628,6 +814,28 @@ fn lose(seen: &Seen, reason: Reason, by: Source) -> Box<Draft> {
 
 fn has_happened_evidence(record: &Record) -> bool {
     record.evidence.as_ref().is_some_and(|evidence| matches!(evidence.verdict, Verdict::Happened(_)))
+}
+
+/// Whether an attempt is known to have done its work, and its answer is not: once the attempt is lost, its record would be
+/// completed without one.
+pub fn lacks_answer(record: &Record) -> bool {
+    let is_running = matches!(record.state, State::Running { .. });
+    let evidence = record.evidence.as_ref().map(|evidence| &evidence.verdict);
+    is_running && matches!(evidence, Some(Verdict::Happened(None)))
+}
+
+/// The same of an attempt that nobody came back for.
+pub fn is_lost_without_answer(seen: &Seen) -> bool {
+    lacks_answer(&seen.record) && has_lapsed(&seen.record, seen.now)
+}
+
+/// The record as if whoever told that the work happened had brought this answer too.
+pub fn answered(seen: &Seen, response: Arc<Response>) -> Seen {
+    let mut record = Record::clone(&seen.record);
+    if let Some(evidence) = &mut record.evidence {
+        evidence.verdict = Verdict::Happened(Some(response));
+    }
+    Seen { record: Arc::new(record), ..seen.clone() }
 }
 
 /// The record of an attempt that is known to have done its work, by what was heard while it ran.
@@ -656,7 +864,8 @@ fn doubt(seen: &Seen, reason: Reason, by: Source) -> Entry {
         | Reason::Status(_)
         | Reason::Said
         | Reason::Stopped
-        | Reason::DownstreamForgot => What::Unknown,
+        | Reason::DownstreamForgot
+        | Reason::Changed => What::Unknown,
     };
     Entry::new(seen.now, seen.record.attempt, what, by).with_detail(&reason.says())
 }
@@ -670,8 +879,10 @@ fn complete(
     let record = &*seen.record;
     let mut draft = record.draft();
     draft.evidence = None;
-    // Of an ordinary record, its own columns tell when and by whom it was completed.
-    if !record.history.is_empty() || by != Source::Attempt {
+    draft.accepted = None;
+    // Of a record that its attempt completed, its own columns tell when and by whom. So a SQL function can complete it without
+    // understanding its history.
+    if by != Source::Attempt {
         draft.history.push(Entry::new(seen.now, record.attempt, What::Completed, by));
     }
     draft.state = State::Completed {
@@ -686,10 +897,11 @@ fn retryable(record: &Record, retry_after: Option<Duration>, keep_for: Option<Du
     let mut draft = record.draft();
     draft.evidence = None;
     // The call that was under way stays on record until the next attempt: "happened" may still be said about it.
-    draft.state = State::Retryable {
-        retry_after,
-        expires_at: When::AfterWrite(keep_for.unwrap_or(record.terms.retention)),
+    let expires_at = match record.accepted {
+        Some(accepted) => When::At(accepted.until),
+        None => When::AfterWrite(keep_for.unwrap_or(record.terms.retention)),
     };
+    draft.state = State::Retryable { retry_after, expires_at, stuck_since: None };
     draft
 }
 
@@ -709,6 +921,7 @@ fn unknown(seen: &Seen, reason: Reason, by: Source) -> Box<Draft> {
         }
     }
     let mut draft = record.draft();
+    draft.accepted = None;
     draft.state = State::Unknown {
         reason,
         since: When::WRITE,
@@ -750,11 +963,21 @@ fn lapse_reason(record: &Record, now: Timestamp) -> Reason {
     if now >= record.deadline_at() { Reason::Deadline } else { Reason::Lapsed }
 }
 
-/// Only what is settled expires. A retryable record whose work may have been done is in doubt, however old: gone, its
-/// key would be a new one, and the work be done twice.
+/// Work that stopped at a recovery point: a part of it is done, and its request alone can do the rest.
+fn is_half_done<T>(record: &Record<T>) -> bool {
+    record.progress.recovery_point.is_some()
+}
+
+/// A retryable record that age alone does not delete: its work, or a part of it, may have been done, or a worker runs it again.
+fn is_kept<T>(record: &Record<T>) -> bool {
+    record.relies_on_memory || is_half_done(record) || record.accepted.is_some()
+}
+
+/// Only what is settled expires. A retryable record whose work, or a part of it, may have been done is not settled, however
+/// old: gone, its key would be a new one, and the work be done twice.
 fn has_expired(record: &Record, now: Timestamp) -> bool {
     match &record.state {
-        State::Retryable { .. } if record.relies_on_memory => false,
+        State::Retryable { .. } if is_kept(record) => false,
         State::Completed { expires_at, .. } | State::Retryable { expires_at, .. } => now >= *expires_at,
         State::Pending { .. } | State::Running { .. } | State::Unknown { .. } => false,
     }
@@ -769,8 +992,12 @@ fn in_progress(record: &Record, now: Timestamp) -> Refusal {
     Refusal::InProgress { retry_after: progress_pause(record, now) }
 }
 
-/// As long again as it has already taken: short for short work, never a hammer for long work.
+/// As long again as it has already taken: short for short work, never a hammer for long work. For work that waits for its next
+/// attempt, until then.
 fn progress_pause(record: &Record, now: Timestamp) -> Duration {
+    if let (State::Retryable { .. }, Some(accepted)) = (&record.state, record.accepted) {
+        return runs_again_at(record, accepted).since(now).max(RETRY_AFTER_MIN);
+    }
     now.since(record.began_at).clamp(RETRY_AFTER_MIN, record.terms.lease.max(RETRY_AFTER_MIN))
 }
 
@@ -786,12 +1013,35 @@ fn outcome_unknown(record: &Record, now: Timestamp) -> Refusal {
     Refusal::OutcomeUnknown { retry_after }
 }
 
-/// What accepted work that nobody ran in time is answered with.
-fn given_up() -> Arc<Response> {
-    const NOT_RUN: &str = r#"{"type":"https://onlyonce.dev/problems/idempotency-not-run","title":"The request was not run","status":408,"detail":"It was accepted and not run in time; nothing was run. Send it again with a new key.","code":"idempotency_not_run","retryable":false}"#;
+/// What accepted work is answered with that did not end in time.
+fn given_up(record: &Record) -> Arc<Response> {
+    not_run(match record.attempt {
+        0 => "The request was accepted but not run in time; nothing was run. Send it again with a new key.",
+        _ => {
+            "The request was accepted, but no attempt succeeded in time: the service could not be reached, or refused or failed each attempt. Send it again with a new key."
+        }
+    })
+}
+
+/// What accepted work is answered with that its caller cancelled.
+fn cancelled(record: &Record) -> Arc<Response> {
+    not_run(match record.attempt {
+        0 => {
+            "The request was accepted and cancelled before it ran; nothing was run. Send it again with a new key."
+        }
+        _ => {
+            "The request was accepted and cancelled, and no attempt had succeeded: the service could not be reached, or refused or failed each attempt. Send it again with a new key."
+        }
+    })
+}
+
+fn not_run(detail: &str) -> Arc<Response> {
+    let body = format!(
+        r#"{{"type":"https://onlyonce.dev/problems/idempotency-not-run","title":"The request was not run","status":408,"detail":"{detail}","code":"idempotency_not_run","retryable":false}}"#
+    );
     let content_type = HeaderValue::from_static("application/problem+json");
     let headers = vec![(header::CONTENT_TYPE, content_type)];
-    Arc::new(Response { status: 408, headers, body: Bytes::from_static(NOT_RUN.as_bytes()) })
+    Arc::new(Response { status: 408, headers, body: Bytes::from(body) })
 }
 
 /// What becomes of a record whose attempt's process is known to be dead, whatever its lease says: an embedded store

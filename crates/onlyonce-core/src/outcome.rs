@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::policy::{On5xx, Policy};
 use crate::record::{Effects, Reason, Response};
 
-/// After a 401 or 403 the caller mends its credentials and comes back soon; the key is kept only so long.
+/// After a 401 or 403 the caller corrects its credentials and comes back soon; the key is kept only so long.
 pub const KEPT_AFTER_DENIAL: Duration = Duration::from_secs(5 * 60);
 
 /// What an attempt ended with.

@@ -19,11 +19,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use http::{HeaderName, Method, header};
+use http::{HeaderMap, HeaderName, Method, header};
 
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Preset};
 use crate::fingerprint;
-use crate::key::{PersonalData, Rules, Syntax};
+use crate::key::{self, PersonalData, Rules, Syntax};
 use crate::record::{Effects, Terms};
 use crate::scope::Source;
 
@@ -34,8 +34,8 @@ pub struct Policy {
     pub mode: Mode,
     /// How refusals and markers look on the wire.
     pub dialect: Dialect,
-    /// The header that carries the key.
-    pub header: HeaderName,
+    /// Where the key stands: all places that hold one must hold the same.
+    pub key_from: Vec<key::Source>,
     /// What a key may look like.
     pub key: Rules,
     /// The methods that are covered; others pass as if we were not there.
@@ -66,6 +66,8 @@ pub struct Policy {
     pub in_flight: InFlight,
     /// The longest a duplicate waits.
     pub wait_max: Duration,
+    /// Whether work is accepted with 202, and run by a worker.
+    pub accept: Accept,
     /// Statuses that say that the work did not run.
     pub release: Vec<u16>,
     /// Statuses that leave open whether the work ran.
@@ -76,6 +78,10 @@ pub struct Policy {
     pub store_down: StoreDown,
     /// How long the store may take.
     pub store_timeout: Duration,
+    /// The header that says when the client made the request; with [`Policy::request_age_max`], or neither.
+    pub request_time_header: Option<HeaderName>,
+    /// How old a request may be that would run.
+    pub request_age_max: Option<Duration>,
     /// The largest body of a keyed request.
     pub request_bytes_max: u64,
     /// The largest answer that is kept: its body, and its headers.
@@ -124,6 +130,17 @@ pub enum InFlight {
     Wait,
 }
 
+/// Whether work is accepted with 202, and run by a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// It runs while its client waits.
+    Never,
+    /// Where the client asks for it with `Prefer: respond-async`.
+    Allowed,
+    /// Always.
+    Always,
+}
+
 /// What any 5xx means that is in no list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On5xx {
@@ -149,7 +166,7 @@ impl Default for Policy {
         Self {
             mode: Mode::Enforce,
             dialect: Dialect::ietf(),
-            header: HeaderName::from_static("idempotency-key"),
+            key_from: vec![key::Source::Header(HeaderName::from_static("idempotency-key"))],
             key: Rules {
                 syntax: Syntax::Either,
                 chars_min: 1,
@@ -170,11 +187,14 @@ impl Default for Policy {
             reconcile_first: None,
             in_flight: InFlight::Refuse,
             wait_max: Duration::from_secs(10),
+            accept: Accept::Never,
             release: vec![401, 403, 425, 429],
             unknown: vec![408, 502, 504],
             on_5xx: On5xx::Retry,
             store_down: StoreDown::Refuse,
             store_timeout: Duration::from_secs(2),
+            request_time_header: None,
+            request_age_max: None,
             request_bytes_max: 1 << 20,
             response_bytes_max: 1 << 20,
             not_replayed: NOT_REPLAYED.map(HeaderName::from_static).to_vec(),
@@ -207,6 +227,8 @@ pub const REQUIRED: [Method; 2] = [Method::POST, Method::PATCH];
 const RETENTION_MIN: Duration = Duration::from_secs(1);
 /// A renewal takes a trip to the store and starts at half the lease: below this it comes too late.
 const LEASE_MIN: Duration = Duration::from_secs(1);
+/// A shorter age would refuse requests for the time they take to arrive.
+const AGE_MIN: Duration = Duration::from_secs(1);
 /// A longer span is a slip of the pen, and would run into the end of time.
 const SPAN_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
@@ -214,14 +236,70 @@ impl Policy {
     /// The defaults with what `dialect` brings.
     pub fn of(dialect: Dialect) -> Self {
         let mut policy = Self::default();
-        let preset = dialect.preset.clone();
+        let Preset {
+            key_from,
+            syntax,
+            key_chars_min,
+            key_chars_max,
+            methods,
+            required,
+            scope,
+            anonymous,
+            retention,
+            on_expired,
+            release,
+            unknown,
+            on_5xx,
+            request_time_header,
+            request_age_max,
+            body,
+            ignore,
+            headers,
+        } = dialect.preset.clone();
         policy.dialect = dialect;
-        policy.key.syntax = preset.syntax.unwrap_or(policy.key.syntax);
-        policy.key.chars_max = preset.key_chars_max.unwrap_or(policy.key.chars_max);
-        policy.release = preset.release.unwrap_or(policy.release);
-        policy.unknown = preset.unknown.unwrap_or(policy.unknown);
-        policy.on_5xx = preset.on_5xx.unwrap_or(policy.on_5xx);
+        policy.key_from = key_from.unwrap_or(policy.key_from);
+        policy.key.syntax = syntax.unwrap_or(policy.key.syntax);
+        policy.key.chars_min = key_chars_min.unwrap_or(policy.key.chars_min);
+        policy.key.chars_max = key_chars_max.unwrap_or(policy.key.chars_max);
+        policy.methods = methods.unwrap_or(policy.methods);
+        policy.required = required.unwrap_or(policy.required);
+        if let Some(scope) = scope {
+            policy.scope = scope.over(policy.scope);
+        }
+        policy.anonymous = anonymous.unwrap_or(policy.anonymous);
+        policy.retention = retention.unwrap_or(policy.retention);
+        policy.on_expired = on_expired.unwrap_or(policy.on_expired);
+        policy.release = release.unwrap_or(policy.release);
+        policy.unknown = unknown.unwrap_or(policy.unknown);
+        policy.on_5xx = on_5xx.unwrap_or(policy.on_5xx);
+        policy.request_time_header = request_time_header.or(policy.request_time_header);
+        policy.request_age_max = request_age_max.or(policy.request_age_max);
+        policy.fingerprint.body = body.unwrap_or(policy.fingerprint.body);
+        policy.fingerprint.ignore = ignore.unwrap_or(policy.fingerprint.ignore);
+        policy.fingerprint.headers = headers.unwrap_or(policy.fingerprint.headers);
         policy
+    }
+
+    /// The headers that may carry the key.
+    pub fn key_headers(&self) -> impl Iterator<Item = &HeaderName> {
+        self.key_from.iter().filter_map(|source| match source {
+            key::Source::Header(name) => Some(name),
+            key::Source::Json(_) | key::Source::Query(_) => None,
+        })
+    }
+
+    /// Whether a key may stand in the body, which is then read before anything is known of the key.
+    pub fn has_key_in_body(&self) -> bool {
+        self.key_from.iter().any(|source| matches!(source, key::Source::Json(_)))
+    }
+
+    /// Whether a covered request with this head may carry a key.
+    pub fn may_carry_key(&self, headers: &HeaderMap, query: Option<&str>) -> bool {
+        self.key_from.iter().any(|source| match source {
+            key::Source::Header(name) => headers.contains_key(name),
+            key::Source::Query(_) => query.is_some(),
+            key::Source::Json(_) => true,
+        })
     }
 
     /// What a record is promised when it is reserved under this policy.
@@ -250,22 +328,27 @@ impl Policy {
             let remedy = format!("is below key_chars_min {}; raise it", self.key.chars_min);
             fault("policy.key_chars_max", self.key.chars_max.to_string(), remedy);
         }
+        if self.key_from.is_empty() {
+            let remedy = "has no place for a key; add at least one, such as header:Idempotency-Key";
+            fault("policy.key_from", "[]".into(), remedy.into());
+        }
+        for (at, source) in self.key_from.iter().enumerate() {
+            if self.key_from[..at].contains(source) {
+                fault("policy.key_from", source.to_string(), "is listed twice; remove one".into());
+            }
+        }
         if self.methods.is_empty() {
-            fault(
-                "policy.methods",
-                "[]".into(),
-                "covers nothing; name at least one method, such as POST".into(),
-            );
+            fault("policy.methods", "[]".into(), "has no method; add at least one, such as POST".into());
         }
         for method in self.methods.iter().filter(|method| method.is_safe()) {
-            let remedy = "is a safe method: it runs each time and is never stored; take it out";
+            let remedy = "is a safe method, which always runs and is never stored; remove it";
             fault("policy.methods", method.to_string(), remedy.into());
         }
         for method in self.required.iter().filter(|method| !self.methods.contains(method)) {
             fault("policy.required", method.to_string(), "is not among policy.methods; add it there".into());
         }
         if self.scope.is_empty() && self.anonymous == Anonymous::Refuse {
-            let remedy = "tells no caller apart; name a source such as header:authorization, or set policy.anonymous to \"shared\"";
+            let remedy = "does not identify a caller; add a source such as header:authorization, or set policy.anonymous to \"shared\"";
             fault("policy.scope", "[]".into(), remedy.into());
         }
         if self.retention < RETENTION_MIN {
@@ -300,7 +383,24 @@ impl Policy {
             let remedy = format!("must be above 0s and at most half of policy.lease {}", span(self.lease));
             fault("policy.store_timeout", span(self.store_timeout), remedy);
         }
+        match (&self.request_time_header, self.request_age_max) {
+            (None, None) => {}
+            (Some(_), Some(age_max)) if age_max >= AGE_MIN => {}
+            (Some(_), Some(age_max)) => {
+                let remedy = "is too short for a request to arrive; set at least 1s";
+                fault("policy.request_age_max", span(age_max), remedy.into());
+            }
+            (Some(header), None) => {
+                let remedy = "has no effect without policy.request_age_max; set that too, such as \"5m\"";
+                fault("policy.request_time_header", header.to_string(), remedy.into());
+            }
+            (None, Some(age_max)) => {
+                let remedy = "has no effect without policy.request_time_header; set that to the header with the request's time";
+                fault("policy.request_age_max", span(age_max), remedy.into());
+            }
+        }
         for (path, value) in [
+            ("policy.request_age_max", self.request_age_max.unwrap_or_default()),
             ("policy.retention", self.retention),
             ("policy.downstream_retention", self.downstream_retention),
             ("policy.deadline", self.deadline),
@@ -314,11 +414,11 @@ impl Policy {
         }
         for (path, statuses) in [("policy.release", &self.release), ("policy.unknown", &self.unknown)] {
             for status in statuses.iter().filter(|status| !(200..=599).contains(*status)) {
-                fault(path, status.to_string(), "is no final HTTP status; use 200 to 599".into());
+                fault(path, status.to_string(), "is not a final HTTP status; use 200 to 599".into());
             }
         }
         for status in self.release.iter().filter(|status| self.unknown.contains(status)) {
-            let remedy = "is in policy.release too; a status either says that nothing ran or leaves it open";
+            let remedy = "is also in policy.release; a status means either that the work was not done or that the outcome is unknown; remove it from one";
             fault("policy.unknown", status.to_string(), remedy.into());
         }
         for (path, value) in [
@@ -329,9 +429,8 @@ impl Policy {
                 fault(path, value.to_string(), "must be from 1 byte to 1GiB: it is held in memory".into());
             }
         }
-        for status in self.dialect.statuses.iter().filter(|(_, status)| !(400..=599).contains(status)) {
-            let remedy = format!("is no error status for {}; use 400 to 599", status.0);
-            fault("policy.dialect", status.1.to_string(), remedy);
+        for (_, value, remedy) in self.dialect.faults() {
+            fault("policy.dialect", value, remedy);
         }
         if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
     }
@@ -389,9 +488,24 @@ mod tests {
 
     #[test]
     fn the_defaults_and_every_preset_are_without_fault() {
-        for dialect in [Dialect::ietf(), Dialect::stripe(), Dialect::conflict()] {
-            assert_eq!(Policy::of(dialect.clone()).check(), Ok(()), "{}", dialect.name);
+        assert_eq!(Policy::default().check(), Ok(()));
+        for name in Dialect::names() {
+            let dialect = Dialect::named(name).unwrap();
+            assert_eq!(Policy::of(dialect).check(), Ok(()), "{name}");
         }
+    }
+
+    /// K01
+    #[test]
+    fn a_key_has_at_least_one_place_and_each_once() {
+        let told = |key_from: &[&str]| {
+            let key_from = key_from.iter().map(|source| source.parse().unwrap()).collect();
+            Policy { key_from, ..Policy::default() }.check().map_err(|faults| faults.to_string())
+        };
+        assert_eq!(told(&["header:a", "header:b", "json:/a", "query:a"]), Ok(()));
+        assert!(told(&[]).unwrap_err().contains("policy.key_from: \"[]\" has no place for a key"));
+        let twice = told(&["header:X-Key", "json:/a", "header:x-key"]).unwrap_err();
+        assert_eq!(twice, "policy.key_from: \"header:x-key\" is listed twice; remove one");
     }
 
     #[test]

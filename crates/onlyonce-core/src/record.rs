@@ -8,7 +8,7 @@
 //!                 claim                      completed
 //!     pending ───────────► running ─────────────────────────► completed
 //!                          ▲     │ did not run                  ▲
-//!              next request│     ▼                              │ happened
+//!      next request, worker│     ▼                              │ happened
 //!                       retryable ◄──────────────────────── unknown
 //!                                       did not happen          ▲
 //!                                running ── lapsed, lost ───────┘
@@ -59,8 +59,13 @@ pub struct Record<T = Timestamp> {
     pub progress: Progress,
     /// A verdict that came while the attempt still ran; it counts if the attempt is lost.
     pub evidence: Option<Box<Evidence>>,
+    /// Accepted work that has begun and not ended: its request is stored, and workers run it. A pending record has this in
+    /// its state.
+    pub accepted: Option<Accepted>,
     /// What happened to this use of the key that is out of the ordinary.
     pub history: History,
+    /// The trace that the last attempt was part of, where it was traced: a replay links to it.
+    pub trace: Option<TraceId>,
     /// Where the record stands.
     pub state: State<T>,
 }
@@ -95,8 +100,12 @@ pub enum State<T = Timestamp> {
     Retryable {
         /// What the client is told to wait.
         retry_after: Option<Duration>,
-        /// When the record may be deleted, and its key used anew.
+        /// When the record may be deleted, and its key used anew. One that stopped at a recovery point is not deleted then,
+        /// but flagged.
         expires_at: T,
+        /// Since when it is flagged: it stopped at a recovery point, and nobody came back within its retention. A person
+        /// decides; a retry with its key still goes on behind the recovery point.
+        stuck_since: Option<T>,
     },
     /// Nobody knows whether the work ran.
     Unknown {
@@ -111,6 +120,19 @@ pub enum State<T = Timestamp> {
         /// Given up: a person decides. Later verdicts still apply.
         dead_letter: bool,
     },
+}
+
+/// A trace of W3C Trace Context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceId(pub [u8; 16]);
+
+/// Accepted work that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Until when it is run again where it did not run: its retention, counted from the acceptance.
+    pub until: Timestamp,
+    /// The longest pause between two attempts.
+    pub pause_max: Duration,
 }
 
 /// How the reconciler has fared with an unknown record.
@@ -200,6 +222,8 @@ pub enum Source {
     Operator,
     /// The sweeper, for accepted work that nobody ran in time.
     Sweeper,
+    /// The caller, for accepted work that it cancelled.
+    Caller,
 }
 
 /// Why nobody knows whether the work ran.
@@ -223,6 +247,8 @@ pub enum Reason {
     Stopped,
     /// Downstream may have forgotten the key, so it cannot be sent again.
     DownstreamForgot,
+    /// The handler's phases are not those that the record stopped at: it was changed while the record was under way.
+    Changed,
 }
 
 /// A verdict that came while the attempt still ran.
@@ -299,8 +325,9 @@ impl Effects {
 }
 
 impl Source {
-    /// All five.
-    pub const ALL: [Self; 5] = [Self::Attempt, Self::Probe, Self::Webhook, Self::Operator, Self::Sweeper];
+    /// All six.
+    pub const ALL: [Self; 6] =
+        [Self::Attempt, Self::Probe, Self::Webhook, Self::Operator, Self::Sweeper, Self::Caller];
 
     /// The name, as columns, metrics and the API have it.
     pub const fn as_str(self) -> &'static str {
@@ -310,6 +337,7 @@ impl Source {
             Self::Webhook => "webhook",
             Self::Operator => "operator",
             Self::Sweeper => "sweeper",
+            Self::Caller => "caller",
         }
     }
 
@@ -321,7 +349,7 @@ impl Source {
 
 impl Reason {
     /// All that have no status.
-    const PLAIN: [Self; 8] = [
+    const PLAIN: [Self; 9] = [
         Self::Lapsed,
         Self::Deadline,
         Self::Panicked,
@@ -330,6 +358,7 @@ impl Reason {
         Self::Said,
         Self::Stopped,
         Self::DownstreamForgot,
+        Self::Changed,
     ];
 
     /// The name, as columns and the API have it; a status follows its name.
@@ -344,6 +373,7 @@ impl Reason {
             Self::Said => "said",
             Self::Stopped => "stopped",
             Self::DownstreamForgot => "downstream_forgot",
+            Self::Changed => "changed",
         }
     }
 
@@ -351,15 +381,20 @@ impl Reason {
     pub fn says(self) -> String {
         match self {
             Self::Lapsed => "the node that ran it died, was paused, or was cut off from the store".to_owned(),
-            Self::Deadline => "it did not end before its deadline".to_owned(),
+            Self::Deadline => "the attempt did not end before its deadline".to_owned(),
             Self::Panicked => "the handler panicked".to_owned(),
             Self::ConnectionLost => "the connection broke after the request was sent".to_owned(),
             Self::AnswerBroken => "the service's answer broke off, or could not be read".to_owned(),
-            Self::Status(status) => format!("the service answered {status}, which leaves it open"),
-            Self::Said => "the service said that it does not know".to_owned(),
-            Self::Stopped => "the node was stopped before it had ended".to_owned(),
+            Self::Status(status) => format!("the service answered {status}, which leaves the outcome unknown"),
+            Self::Said => "the service reported that the outcome is unknown".to_owned(),
+            Self::Stopped => "the node was stopped before the attempt had ended".to_owned(),
             Self::DownstreamForgot => {
-                "it was lost, and downstream may no longer remember its key, so it cannot be sent again"
+                "the attempt was lost, and downstream may no longer remember its key, so it cannot be sent again"
+                    .to_owned()
+            }
+            Self::Changed => {
+                "the attempt stopped at a recovery point, and the handler's phases have changed since; run the release that \
+                 began it, or settle it"
                     .to_owned()
             }
         }
@@ -385,7 +420,8 @@ impl fmt::Display for Reason {
             | Self::AnswerBroken
             | Self::Said
             | Self::Stopped
-            | Self::DownstreamForgot => f.write_str(self.name()),
+            | Self::DownstreamForgot
+            | Self::Changed => f.write_str(self.name()),
         }
     }
 }
@@ -407,7 +443,9 @@ impl Record {
             written_at: When::WRITE,
             progress: self.progress.clone(),
             evidence: self.evidence.clone(),
+            accepted: self.accepted,
             history: self.history.clone(),
+            trace: self.trace,
             state: self.state.clone().map(When::At),
         })
     }
@@ -440,7 +478,9 @@ impl Draft {
             written_at: self.written_at.stamp(written_at),
             progress: self.progress,
             evidence: self.evidence,
+            accepted: self.accepted,
             history: self.history,
+            trace: self.trace,
             state: self.state.map(|when| when.stamp(written_at)),
         }
     }
@@ -465,9 +505,11 @@ impl<T> State<T> {
             Self::Completed { response, by, expires_at } => {
                 State::Completed { response, by, expires_at: moment(expires_at) }
             }
-            Self::Retryable { retry_after, expires_at } => {
-                State::Retryable { retry_after, expires_at: moment(expires_at) }
-            }
+            Self::Retryable { retry_after, expires_at, stuck_since } => State::Retryable {
+                retry_after,
+                expires_at: moment(expires_at),
+                stuck_since: stuck_since.map(moment),
+            },
             Self::Unknown { reason, since, asking, ask_at, dead_letter } => State::Unknown {
                 reason,
                 since: moment(since),
@@ -657,6 +699,16 @@ impl fmt::Display for MalformedHandle {
 
 impl std::error::Error for MalformedHandle {}
 
+impl Token {
+    /// The id of the span in which this attempt's work is traced. The token does not follow from it.
+    pub fn span_id(&self) -> [u8; 8] {
+        let digest = Sha256::new().chain_update(b"onlyonce span 1").chain_update(self.0).finalize();
+        let mut id = [0; 8];
+        id.copy_from_slice(&digest[..8]);
+        id
+    }
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         hex(&self.0, f)
@@ -728,6 +780,14 @@ mod tests {
         for name in ["", "Running", "status_", "status_+504", "status_0504", "status_65536", "status"] {
             assert_eq!((StateName::named(name), Reason::named(name)), (None, None), "{name:?}");
         }
+    }
+
+    /// W04: services in other languages compute it too (docs/guide.md, "Choosing effects"), so it never changes.
+    #[test]
+    fn a_downstream_key_is_the_one_that_other_languages_compute() {
+        let scope = unhex::<32>("a1bd6f6ec375d44a2ce879d9f944691928017227eef8e3cdda125ecfb0fbd0a3").unwrap();
+        let (scope, key) = (Scope::stored(scope, None), Key::stored("k-same"));
+        assert_eq!(downstream_key(&scope, &key, "charge"), "77b5d8a7da73180e7597a99145c60c8b");
     }
 
     #[test]

@@ -5,22 +5,29 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::key::Invalid;
+use http::HeaderName;
+use http::header::AUTHORIZATION;
+
+use crate::age::Untimely;
+use crate::key::{self, Invalid};
+use crate::limits::Limit;
+use crate::record::Effects;
+use crate::scope::Source;
 
 /// Why nothing ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The route demands a key and there is none.
     KeyMissing {
-        /// The header it belongs in.
-        header: http::HeaderName,
+        /// The places it may stand in.
+        sources: Vec<key::Source>,
     },
     /// The key cannot be used.
     KeyInvalid(Invalid),
     /// The caller cannot be told apart from others.
     ScopeMissing {
         /// Which sources the `scope` setting asks for.
-        sources: String,
+        sources: Vec<Source>,
     },
     /// The key was used for another request.
     KeyReused {
@@ -46,8 +53,10 @@ pub enum Refusal {
         /// When to come back.
         retry_after: Duration,
     },
-    /// The caller has too much under way.
+    /// The caller, or all of them together, ask for too much.
     LimitReached {
+        /// What they have reached.
+        limit: Limit,
         /// When to come back.
         retry_after: Duration,
     },
@@ -56,12 +65,35 @@ pub enum Refusal {
         /// The largest body.
         bytes_max: u64,
     },
-    /// The request is older than allowed.
-    RequestTooOld,
+    /// The request is older than allowed, or does not say how old it is.
+    RequestTooOld(Untimely),
     /// The service behind was not reached; nothing was sent.
-    UpstreamUnreachable,
+    UpstreamUnreachable(Resend),
     /// The service did not answer, or not whole; whether it ran is not known.
-    UpstreamOutcomeUnknown(NoAnswer),
+    UpstreamOutcomeUnknown(NoAnswer, Resend),
+}
+
+/// What sending a request again does, where the service did not answer it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resend {
+    /// It has no key and reads only.
+    Reads,
+    /// It has no key, so nothing is promised.
+    Unkeyed,
+    /// It is not run again before its outcome is known.
+    Held,
+    /// It may be run again, which is safe by what the work touches.
+    Rerun,
+}
+
+impl Resend {
+    /// Of a request with a key whose work touches this.
+    pub fn of(effects: Effects) -> Self {
+        match effects {
+            Effects::Local | Effects::Keyed => Self::Rerun,
+            Effects::Queryable | Effects::Opaque => Self::Held,
+        }
+    }
 }
 
 /// How a service failed to answer.
@@ -202,7 +234,7 @@ impl Code {
             Self::RequestTooOld => "Request too old",
             Self::UpstreamUnreachable => "Service unreachable",
             Self::UpstreamTimedOut => "Service did not answer in time",
-            Self::UpstreamLost => "Answer of the service lost",
+            Self::UpstreamLost => "The service's answer was lost",
         }
     }
 }
@@ -228,10 +260,10 @@ impl Refusal {
             Self::StoreUnavailable { .. } => Code::StoreUnavailable,
             Self::LimitReached { .. } => Code::LimitReached,
             Self::BodyTooLarge { .. } => Code::BodyTooLarge,
-            Self::RequestTooOld => Code::RequestTooOld,
-            Self::UpstreamUnreachable => Code::UpstreamUnreachable,
-            Self::UpstreamOutcomeUnknown(NoAnswer::TimedOut) => Code::UpstreamTimedOut,
-            Self::UpstreamOutcomeUnknown(NoAnswer::Lost) => Code::UpstreamLost,
+            Self::RequestTooOld(_) => Code::RequestTooOld,
+            Self::UpstreamUnreachable(_) => Code::UpstreamUnreachable,
+            Self::UpstreamOutcomeUnknown(NoAnswer::TimedOut, _) => Code::UpstreamTimedOut,
+            Self::UpstreamOutcomeUnknown(NoAnswer::Lost, _) => Code::UpstreamLost,
         }
     }
 
@@ -241,7 +273,7 @@ impl Refusal {
             Self::InProgress { retry_after }
             | Self::OutcomeUnknown { retry_after }
             | Self::StoreUnavailable { retry_after }
-            | Self::LimitReached { retry_after } => Some(*retry_after),
+            | Self::LimitReached { retry_after, .. } => Some(*retry_after),
             Self::KeyMissing { .. }
             | Self::KeyInvalid(_)
             | Self::ScopeMissing { .. }
@@ -249,15 +281,29 @@ impl Refusal {
             | Self::ResponseNotStored
             | Self::Expired
             | Self::BodyTooLarge { .. }
-            | Self::RequestTooOld
-            | Self::UpstreamUnreachable
-            | Self::UpstreamOutcomeUnknown(_) => None,
+            | Self::RequestTooOld(_)
+            | Self::UpstreamUnreachable(_)
+            | Self::UpstreamOutcomeUnknown(..) => None,
         }
     }
 
     /// Whether it is the answer to an attempt that began: then the client is told that nothing was stored.
     pub const fn ends_an_attempt(&self) -> bool {
-        matches!(self, Self::UpstreamUnreachable | Self::UpstreamOutcomeUnknown(_))
+        matches!(self, Self::UpstreamUnreachable(_) | Self::UpstreamOutcomeUnknown(..))
+    }
+
+    /// How a caller that was not identified authenticates, as `WWW-Authenticate` has it.
+    pub fn challenge(&self) -> Option<String> {
+        let Self::ScopeMissing { sources } = self else { return None };
+        let challenge = |source: &Source| match source {
+            Source::Header(name) | Source::Trusted(name) if *name != AUTHORIZATION => {
+                Some(format!("ApiKey header=\"{name}\""))
+            }
+            Source::Header(_) | Source::Trusted(_) | Source::Jwt(_) => Some("Bearer".to_owned()),
+            Source::Certificate => Some("Certificate".to_owned()),
+            Source::Route => None,
+        };
+        Some(sources.iter().find_map(challenge).unwrap_or_else(|| "Bearer".to_owned()))
     }
 }
 
@@ -265,12 +311,16 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::KeyMissing { header } => {
-                write!(f, "This operation needs an idempotency key: send a new unique value, such as a UUID, in the {header} header.")
+            Self::KeyMissing { sources } => {
+                let places: Vec<_> = sources.iter().map(place).collect();
+                let places = places.join(" or ");
+                write!(f, "This operation needs an idempotency key: send a new unique value, such as a UUID, {places}.")
             }
             Self::KeyInvalid(invalid) => write!(f, "Nothing was run: {invalid}."),
             Self::ScopeMissing { sources } => {
-                write!(f, "The caller could not be identified. The scope setting asks for: {sources}.")
+                let needs: Vec<_> = sources.iter().map(needed).collect();
+                let needs = if needs.is_empty() { "credentials".to_owned() } else { needs.join(" and ") };
+                write!(f, "The caller could not be identified, and a key counts within its caller's scope only. Nothing was run. Send {needs}.")
             }
             Self::KeyReused { other_endpoint: true } => f.write_str(
                 "This key was first used on another endpoint. Nothing was run. Use a new key for a new operation.",
@@ -289,7 +339,7 @@ impl fmt::Display for Refusal {
                  Do not use a new key.",
             ),
             Self::ResponseNotStored => f.write_str(
-                "The first request with this key has completed, but its response was not kept. It will not be run again.",
+                "The first request with this key has completed, but its response was not stored. It will not be run again.",
             ),
             Self::Expired => f.write_str(
                 "This key has been used and has expired. Nothing was run. Use a new key for a new operation.",
@@ -298,20 +348,166 @@ impl fmt::Display for Refusal {
                 "The request could not be protected against running twice, so it was not run. Send it again with the \
                  same key after the time in Retry-After.",
             ),
-            Self::LimitReached { .. } => {
-                f.write_str("Too many requests with idempotency keys. Nothing was run. Send it again with the same key after the time in Retry-After.")
+            Self::LimitReached { limit, .. } => {
+                let what = match limit {
+                    Limit::KeysPerSecond => "This caller sends too many new keys per second",
+                    Limit::KeysPerSecondTotal => "Too many new keys per second",
+                    Limit::LookupsPerSecond => "This caller sends too many requests with existing keys per second",
+                    Limit::LookupsPerSecondTotal => "Too many requests with existing keys per second",
+                    Limit::KeysAlive => "This caller has the maximum number of stored keys",
+                    Limit::KeysAliveTotal => "The maximum number of stored keys is reached",
+                    Limit::InFlight => "This caller has too many running requests",
+                    Limit::InFlightTotal => "Too many requests are running",
+                    Limit::BufferedBytesMax => "Too many bytes of request bodies are in memory",
+                    Limit::Streams => "Too many requests of this connection are running",
+                    Limit::PendingMax => "Too many accepted requests are waiting",
+                };
+                write!(
+                    f,
+                    "{what}. Nothing was run. Send the same request with the same key again after the time in Retry-After."
+                )
             }
             Self::BodyTooLarge { bytes_max } => {
                 write!(f, "The body of a request with an idempotency key may have at most {bytes_max} bytes. Nothing was run.")
             }
-            Self::RequestTooOld => f.write_str("The request is older than allowed. Nothing was run."),
-            Self::UpstreamUnreachable => f.write_str(
-                "The service could not be reached and the request was not sent. Send it again with the same key.",
+            Self::RequestTooOld(untimely) => write!(f, "{untimely} Nothing was run."),
+            Self::UpstreamUnreachable(resend) => {
+                let again = match resend {
+                    Resend::Reads | Resend::Unkeyed => "It may be sent again.",
+                    Resend::Held | Resend::Rerun => "Send it again with the same key.",
+                };
+                write!(f, "The service could not be reached and the request was not sent. {again}")
+            }
+            Self::UpstreamOutcomeUnknown(_, resend) => {
+                let again = match resend {
+                    Resend::Reads => "It may be sent again.",
+                    Resend::Unkeyed => "It had no idempotency key, so sending it again may run it twice.",
+                    Resend::Held => {
+                        "Send it again with the same key: it is not run again before its outcome is known."
+                    }
+                    Resend::Rerun => "Send it again with the same key.",
+                };
+                write!(f, "The service did not answer, and whether the request took effect is not known. {again}")
+            }
+        }
+    }
+}
+
+/// Where a key may stand.
+fn place(source: &key::Source) -> String {
+    match source {
+        key::Source::Header(name) => format!("in the {name} header"),
+        key::Source::Json(pointer) => format!("as the string at {pointer} of the JSON body"),
+        key::Source::Query(name) => format!("as the query parameter {name}"),
+    }
+}
+
+/// What a caller has to send for this source.
+fn needed(source: &Source) -> String {
+    match source {
+        Source::Header(name) | Source::Trusted(name) => format!("one {} header", spelt(name)),
+        Source::Jwt(_) => "a valid bearer token in the Authorization header".to_owned(),
+        Source::Certificate => "a client certificate".to_owned(),
+        Source::Route => "in questions about a key, ?route=".to_owned(),
+    }
+}
+
+/// A header's name as people write it: `X-Api-Key`.
+fn spelt(name: &HeaderName) -> String {
+    let capital = |part: &str| {
+        let mut chars = part.chars();
+        chars
+            .next()
+            .map_or_else(String::new, |first| format!("{}{}", first.to_ascii_uppercase(), chars.as_str()))
+    };
+    name.as_str().split('-').map(capital).collect::<Vec<_>>().join("-")
+}
+
+/// A refusal of every code.
+#[cfg(test)]
+pub(crate) fn example(code: Code) -> Refusal {
+    let retry_after = Duration::from_secs(1);
+    match code {
+        Code::KeyMissing => Refusal::KeyMissing { sources: vec![key::Source::Query("id".into())] },
+        Code::KeyInvalid => Refusal::KeyInvalid(Invalid::MalformedString),
+        Code::ScopeMissing => Refusal::ScopeMissing { sources: vec![Source::Route] },
+        Code::KeyReused => Refusal::KeyReused { other_endpoint: false },
+        Code::InProgress => Refusal::InProgress { retry_after },
+        Code::OutcomeUnknown => Refusal::OutcomeUnknown { retry_after },
+        Code::ResponseNotStored => Refusal::ResponseNotStored,
+        Code::Expired => Refusal::Expired,
+        Code::StoreUnavailable => Refusal::StoreUnavailable { retry_after },
+        Code::LimitReached => Refusal::LimitReached { limit: Limit::InFlight, retry_after },
+        Code::BodyTooLarge => Refusal::BodyTooLarge { bytes_max: 1 },
+        Code::RequestTooOld => {
+            Refusal::RequestTooOld(Untimely::Missing { header: HeaderName::from_static("x-time") })
+        }
+        Code::UpstreamUnreachable => Refusal::UpstreamUnreachable(Resend::Held),
+        Code::UpstreamTimedOut => Refusal::UpstreamOutcomeUnknown(NoAnswer::TimedOut, Resend::Held),
+        Code::UpstreamLost => Refusal::UpstreamOutcomeUnknown(NoAnswer::Lost, Resend::Held),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S05
+    #[test]
+    fn a_caller_is_told_what_to_send() {
+        let header = |name: &'static str| Source::Header(HeaderName::from_static(name));
+        for (sources, detail, challenge) in [
+            (vec![header("authorization")], "Send one Authorization header.", "Bearer"),
+            (vec![header("x-api-key")], "Send one X-Api-Key header.", "ApiKey header=\"x-api-key\""),
+            (
+                vec![Source::Jwt("sub".into())],
+                "Send a valid bearer token in the Authorization header.",
+                "Bearer",
             ),
-            Self::UpstreamOutcomeUnknown(_) => f.write_str(
-                "The service did not answer, and whether the request took effect is not known. Send it again with \
-                 the same key: it will not be run twice.",
+            (vec![Source::Certificate], "Send a client certificate.", "Certificate"),
+            (
+                vec![header("authorization"), Source::Route],
+                "and in questions about a key, ?route=.",
+                "Bearer",
             ),
+            (vec![], "Send credentials.", "Bearer"),
+        ] {
+            let refusal = Refusal::ScopeMissing { sources };
+            assert!(refusal.to_string().ends_with(detail), "{refusal}");
+            assert_eq!(refusal.challenge().as_deref(), Some(challenge));
+        }
+        assert_eq!(Refusal::Expired.challenge(), None);
+    }
+
+    /// K03
+    #[test]
+    fn a_missing_key_is_told_with_every_place_that_it_may_stand_in() {
+        let told = |sources: &[&str]| {
+            let sources = sources.iter().map(|source| source.parse().unwrap()).collect();
+            Refusal::KeyMissing { sources }.to_string()
+        };
+        assert!(told(&["header:Idempotency-Key"]).ends_with("a UUID, in the idempotency-key header."));
+        assert!(told(&["header:x-key", "json:/id", "query:id"]).ends_with(
+            "a UUID, in the x-key header or as the string at /id of the JSON body or as the query parameter id."
+        ));
+    }
+
+    /// G02
+    #[test]
+    fn sending_again_promises_what_the_effects_allow() {
+        for (effects, resend) in [
+            (Effects::Local, Resend::Rerun),
+            (Effects::Keyed, Resend::Rerun),
+            (Effects::Queryable, Resend::Held),
+            (Effects::Opaque, Resend::Held),
+        ] {
+            assert_eq!(Resend::of(effects), resend);
+            let told = Refusal::UpstreamOutcomeUnknown(NoAnswer::Lost, resend).to_string();
+            assert_eq!(
+                told.contains("it is not run again before its outcome is known"),
+                resend == Resend::Held
+            );
+            assert!(told.contains("the same key"));
         }
     }
 }

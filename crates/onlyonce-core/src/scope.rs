@@ -233,11 +233,11 @@ enum Fault {
 impl fmt::Display for MalformedSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let remedy = match self.fault {
-            Fault::Kind => "is none we know; use header:NAME, trusted:NAME, jwt:CLAIM, certificate or route",
+            Fault::Kind => "is unknown; use header:NAME, trusted:NAME, jwt:CLAIM, certificate or route",
             Fault::HeaderName => {
-                "does not name a header; write it like header:authorization or trusted:x-tenant"
+                "is not a header name; write it like header:authorization or trusted:x-tenant"
             }
-            Fault::Claim => "does not name a claim; write it like jwt:sub",
+            Fault::Claim => "has no claim; write it like jwt:sub",
         };
         write!(f, "scope source {:?} {remedy}", self.text)
     }

@@ -1,4 +1,4 @@
-//! The admin port: liveness, readiness, metrics, and the API of operators.
+//! The admin port: liveness, readiness, metrics, the API of operators, and the dashboard, which is a client of that API.
 //!
 //! 1. What there is, who may ask for it and how it is refused stands in one table (`endpoint.rs`), from which requests are
 //!    routed and the API is described.
@@ -20,6 +20,7 @@ mod health;
 mod json;
 mod keys;
 mod openapi;
+mod outbox;
 mod overview;
 mod parameter;
 mod refusal;
@@ -28,8 +29,9 @@ mod traffic;
 mod verdict;
 mod who;
 
+use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -43,6 +45,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method};
 use onlyonce::Engine;
 use onlyonce::store::{Error, ErrorKind};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::sync::{OnceCell, watch};
@@ -57,13 +60,16 @@ use self::refusal::{Code, Refusal};
 use self::traffic::Minute;
 use self::who::{Caller, role_name};
 use crate::config::{AdminToken, Config, Role};
+use crate::dashboard;
+use crate::metric::{self, Family};
+pub(crate) use audit::ACTIONS;
 pub(crate) use figures::Figures;
 pub(crate) use who::AS_CHARS_MAX;
 
 /// What a body may have beyond the largest answer that can be stored.
 const BODY_BYTES_MORE: usize = 64 * 1024;
-/// How often measured times are summed up, and the traffic looked at.
-const SUM_EVERY: Duration = Duration::from_secs(1);
+/// How often the traffic is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long requests may take to end once the node is stopped.
 const STOPS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -80,7 +86,18 @@ pub(crate) struct Admin {
     store_name: OnceCell<[u8; 16]>,
     minute: Minute,
     events: Events,
+    /// What the demo's sample service has done, for the dashboard.
+    ledger: OnceLock<Ledger>,
     phase: watch::Sender<Phase>,
+}
+
+/// What the demo's bank has charged, as JSON. Outside the demo there is none.
+struct Ledger(Box<dyn Fn() -> Value + Send + Sync>);
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ledger")
+    }
 }
 
 /// How far the node's stop has come.
@@ -115,6 +132,10 @@ impl Rules {
             digest: digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect(),
         }
     }
+
+    fn has_tokens(&self) -> bool {
+        !self.tokens.is_empty()
+    }
 }
 
 impl Admin {
@@ -138,8 +159,25 @@ impl Admin {
             store_name: OnceCell::new(),
             minute,
             events: Events::default(),
+            ledger: OnceLock::new(),
             phase: watch::channel(Phase::Serving).0,
         })
+    }
+
+    /// The engine it speaks to.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// This node's name.
+    pub(crate) fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// All metrics.
+    pub(crate) async fn metrics(&self) -> Vec<Family> {
+        let (is_ready, ()) = tokio::join!(health::is_ready(self), self.figures.count_records(&self.engine));
+        self.figures.families(&self.engine, &self.minute, is_ready)
     }
 
     fn rules(&self) -> Arc<Rules> {
@@ -156,9 +194,20 @@ impl Admin {
         let (admin, entry) = (self.clone(), audit::reloaded(&before.digest, &after.digest));
         tokio::spawn(async move {
             if let Err(error) = admin.engine.write_audit(entry).await {
-                tracing::warn!(%error, "the settings were read anew, and the audit log did not take it");
+                tracing::warn!(%error, "the settings were reloaded, but the audit entry could not be written");
             }
         });
+    }
+
+    /// The dashboard shows this ledger beside the gateway's own figures.
+    pub(crate) fn show_ledger(&self, ledger: impl Fn() -> Value + Send + Sync + 'static) {
+        // A second one would be the same.
+        let _ = self.ledger.set(Ledger(Box::new(ledger)));
+    }
+
+    /// Whoever watches gets new figures soon, as after any other event.
+    pub(crate) fn refresh(&self) {
+        self.events.refresh();
     }
 
     /// From now on the node is not ready.
@@ -188,12 +237,11 @@ impl Admin {
         asked.await.copied()
     }
 
-    /// Sums up what was measured, and looks at the traffic, for ever.
-    async fn sum_up(self: Arc<Self>) {
-        let mut rounds = interval(SUM_EVERY);
+    /// Looks at the traffic, for ever.
+    async fn look_at_traffic(self: Arc<Self>) {
+        let mut rounds = interval(LOOK_EVERY);
         loop {
             rounds.tick().await;
-            self.figures.sum();
             self.minute.look(self.engine.traffic(), Instant::now());
         }
     }
@@ -220,7 +268,7 @@ pub(crate) fn serve(listener: TcpListener, admin: &Arc<Admin>, open: Router) -> 
         serving: tokio::spawn(connection::serve(listener, routes, move || ending.ended())),
         background: vec![
             tokio::spawn(events::run(admin.clone(), admin.engine.events())),
-            tokio::spawn(admin.clone().sum_up()),
+            tokio::spawn(admin.clone().look_at_traffic()),
         ],
     }
 }
@@ -271,10 +319,15 @@ async fn let_in(
     path: &'static str,
     head: &Parts,
 ) -> Result<(&'static Endpoint, Caller), Refusal> {
-    let is_open = endpoint::at(path).all(|endpoint| endpoint.access == Access::Open);
+    let rules = admin.rules();
+    let is_open = endpoint::at(path).all(|endpoint| match endpoint.access {
+        Access::Open => true,
+        Access::Page => rules.has_tokens(),
+        Access::Needs(_) => false,
+    });
     let caller = match is_open {
         true => Caller::anybody(peer.ip()),
-        false => Caller::of(&admin.rules().tokens, peer.ip(), head)?,
+        false => Caller::of(&rules.tokens, peer.ip(), head)?,
     };
     let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
     let Some(endpoint) = endpoint::at(path).find(|endpoint| endpoint.method == method) else {
@@ -295,10 +348,10 @@ fn may(endpoint: &Endpoint, caller: &Caller, head: &Parts) -> Result<(), Refusal
         who::refuse_other_origin(head)?;
     }
     match (endpoint.access, caller.role) {
-        (Access::Open | Access::Needs(Role::Read), Role::Read | Role::Operate)
+        (Access::Open | Access::Page | Access::Needs(Role::Read), Role::Read | Role::Operate)
         | (Access::Needs(Role::Operate), Role::Operate) => Ok(()),
         (Access::Needs(Role::Operate), Role::Read) => {
-            let detail = "this token has the role read; it takes one of the role operate";
+            let detail = "this token has the role read; use a token with the role operate";
             Err(Refusal::new(Code::Forbidden, detail).with("needs", role_name(Role::Operate)))
         }
     }
@@ -306,7 +359,7 @@ fn may(endpoint: &Endpoint, caller: &Caller, head: &Parts) -> Result<(), Refusal
 
 fn no_method(path: &str, method: &Method) -> Refusal {
     let allowed = endpoint::allowed(path);
-    let detail = format!("{path} has no method {method}; there are {allowed}");
+    let detail = format!("{path} does not support {method}; it supports {allowed}");
     let allow = HeaderValue::try_from(allowed).expect("names of methods are a header's value");
     Refusal::new(Code::Method, detail).with_header(ALLOW, allow)
 }
@@ -314,7 +367,7 @@ fn no_method(path: &str, method: &Method) -> Refusal {
 async fn not_found(State(admin): State<Arc<Admin>>, ConnectInfo(peer): Peer, request: Request) -> Response {
     let (head, _) = request.into_parts();
     let refusal = match Caller::of(&admin.rules().tokens, peer.ip(), &head) {
-        Ok(_) => Refusal::new(Code::NotFound, "there is no such path; GET /v1/openapi.json lists all"),
+        Ok(_) => Refusal::new(Code::NotFound, "there is no such path; GET /v1/openapi.json lists all paths"),
         Err(refusal) => refusal,
     };
     refusal.into_response()
@@ -331,16 +384,26 @@ async fn respond(call: Call, body: Body) -> Result<Response, Refusal> {
         Name::Verdict => change::verdict(call, body).await,
         Name::Forget => change::forget(call).await,
         Name::Purge => change::purge(call).await,
+        Name::Messages => outbox::list(call).await,
+        Name::Message => outbox::show(call).await,
+        Name::Payload => outbox::payload(call).await,
+        Name::Redrive => outbox::redrive(call, body).await,
+        Name::RedriveMany => outbox::redrive_many(call, body).await,
+        Name::Discard => outbox::discard(call).await,
         Name::Audit => audit::list(call).await,
         Name::Events => events::watch(&call),
         Name::Overview => overview::show(call).await,
         Name::OpenApi => described(&call),
+        Name::Page => Ok(dashboard::page(call.admin.rules().has_tokens())),
+        Name::Script => Ok(dashboard::script()),
+        Name::Style => Ok(dashboard::style()),
+        Name::Icon => Ok(dashboard::icon()),
     }
 }
 
 async fn metrics(call: Call) -> Result<Response, Refusal> {
     call.check()?;
-    let mut response = Response::new(Body::from(call.admin.figures.render(&call.admin.engine).await));
+    let mut response = Response::new(Body::from(metric::text(&call.admin.metrics().await)));
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, text);
     Ok(response)

@@ -98,7 +98,7 @@ impl Callers {
     /// The claims of the request's token. The client only gets 401; the reason is logged.
     fn claims(&self, headers: &HeaderMap, now: f64) -> Option<Arc<jwt::Claims>> {
         let claims = self.tokens.as_ref()?.claims(headers, now);
-        claims.inspect_err(|refused| tracing::debug!(%refused, "token not believed")).ok()
+        claims.inspect_err(|refused| tracing::debug!(%refused, "token not accepted")).ok()
     }
 }
 

@@ -3,21 +3,31 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::config::{Sources, page};
 
+mod conform;
 mod operate;
+mod tools;
 
+pub(crate) use self::conform::{Conform, Field, Form};
 pub(crate) use self::operate::{
-    Change, Forget, Keys, List, Log, Purge, Reap, Show, Sweep, Verdict, Where, Word, Work,
+    Change, ChangeMessages, Discard, Epoch, Forget, Keys, List, ListMessages, Log, Outbox, Purge, RaiseEpoch,
+    Reap, Redrive, Relay, Show, Sweep, Verdict, Where, Word, Work,
 };
+pub(crate) use self::tools::{Allowed, Audit, Doctor, Ledger};
 
 /// Makes any HTTP write safe to retry.
 #[derive(Debug, Parser)]
-#[command(name = "onlyonce", version, after_help = "Exit codes: 0 done, 1 no, 2 error.")]
+#[command(
+    name = "onlyonce",
+    version,
+    after_help = "Exit codes: 0 success; 1 not found, refused or check failed; 2 error."
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -25,43 +35,60 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make the writes of a service safe to retry: the gateway in front of it
+    /// Run the gateway in front of a service, which makes its writes safe to retry
     ///
-    /// SIGTERM stops it once what is under way has ended, SIGHUP reads the settings again. Exits 0 when it was stopped.
+    /// SIGTERM stops the gateway after running requests have finished. SIGHUP reloads the settings. Exits 0 after a stop.
     Serve(Serve),
-    /// A sample payments service behind the gateway, to be tried with curl; with --tour, what goes wrong, played
+    /// Run a sample payments service behind the gateway, to try with curl; with --tour, play its failures
     ///
-    /// The service, the gateway and a store in one file, in one process. The tour retries, storms, hangs up, lets the
-    /// service die and kills the gateway with SIGKILL, and shows after each how often the card was really charged.
+    /// The service, the gateway and a store in one file run in one process. In the tour, clients retry, send one key many times
+    /// at once and hang up, the service dies and the gateway is killed with SIGKILL. After each act the tour shows how often the
+    /// card was really charged.
     Demo(Demo),
-    /// Check the settings that serve would use: every fault at once, and what is legal but risky
+    /// Check the settings that serve would use: report every fault, and warn of risky settings
     ///
-    /// Takes what serve takes and starts nothing. Exits 0 without a fault, 1 with one.
+    /// Takes the same flags as serve and starts nothing. Exits 0 without a fault, 1 with a fault.
     Check(CheckSettings),
-    /// Print every setting with its default, as a file to begin with
+    /// Print every setting with its default, as a settings file to start from
     Settings(PrintSettings),
-    /// Bring the schema of a store to this release's, and show what that takes
+    /// Upgrade the schema of a store to this release, and show what is applied
     ///
-    /// serve does the same at its start, where its role may. With a role of its own for this, the role of serve needs only
-    /// to read and write rows. Exits 0 once nothing is missing, and of --dry-run also where something is.
+    /// serve does the same at its start, if its database role may. If you migrate with a separate role, the role of serve only
+    /// needs to read and write rows. Exits 0 if the schema is up to date; with --dry-run also if migrations are missing.
     Migrate(Migrate),
-    /// Look at records, settle those whose outcome is unknown, and forget
+    /// Show records, settle unknown outcomes, and forget keys
     ///
-    /// Of a running gateway by its admin port (--admin), or of a store (--store).
+    /// Through the admin port of a running gateway (--admin), or directly in a store (--store).
     #[command(subcommand)]
     Keys(Keys),
-    /// Show what operators changed: who, when, what and why
+    /// Show messages, deliver dead letters again, and discard messages
+    ///
+    /// Through the admin port of a running gateway (--admin), so that roles and the audit log apply.
+    #[command(subcommand)]
+    Outbox(Outbox),
+    /// Show the audit log: who changed what, when and why
     Log(Log),
-    /// Settle records that nobody came back for, without a gateway
+    /// Settle records whose attempt was lost, without a gateway
     Sweep(Sweep),
     /// Delete expired records, without a gateway
     Reap(Reap),
-    /// Look after the file of an embedded store
+    /// Deliver the messages of the outbox, without a gateway
+    Relay(Relay),
+    /// Have every node drop its copies of completed records, after a backup was restored
+    #[command(subcommand)]
+    Epoch(Epoch),
+    /// Compare records with a provider's export: find work that was done twice or differs, and verdicts for unknown outcomes
+    Ledger(Ledger),
+    /// List the writes of an OpenAPI document that are not protected
+    Audit(Audit),
+    /// Test from outside whether an API, ours or not, is safe to retry
+    Conform(Conform),
+    /// Report problems of the settings, the store, the services and the running gateway
+    Doctor(Doctor),
+    /// Back up or check an embedded store, and list the encryption keys that a store needs
     #[command(subcommand)]
     Store(Store),
     /// Print completions for a shell
-    ///
-    /// They are made from the definitions that the program itself reads its arguments by.
     #[command(after_help = operate::COMPLETIONS_EXAMPLES)]
     Completions(Completions),
     /// Print the manual page, or write the pages of all commands
@@ -74,9 +101,16 @@ impl Command {
     pub(crate) fn has_json_errors(&self) -> bool {
         match self {
             Self::Keys(verb) => verb.place().json,
+            Self::Outbox(verb) => verb.place().json,
             Self::Log(log) => log.place.json,
             Self::Sweep(sweep) => sweep.work.json,
             Self::Reap(reap) => reap.work.json,
+            Self::Relay(relay) => relay.json,
+            Self::Epoch(Epoch::Raise(raise)) => raise.json,
+            Self::Ledger(ledger) => ledger.place.json,
+            Self::Audit(audit) => audit.json,
+            Self::Conform(conform) => conform.form() == Form::Json,
+            Self::Doctor(doctor) => doctor.json,
             Self::Serve(_)
             | Self::Demo(_)
             | Self::Check(_)
@@ -105,15 +139,40 @@ pub(crate) struct Man {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Store {
-    /// Copy a store into a new file, also while its owner uses it
+    /// Copy a store into a new file, even while a gateway uses it
     ///
-    /// The copy is of one moment, and appears under its name once it is whole and durable. Nobody waits for it. Nothing
-    /// is ever overwritten.
+    /// The copy is consistent as of one moment. The file appears under its name once it is complete and synced to disk. The gateway
+    /// is not blocked. An existing file is never overwritten.
     Backup(Backup),
-    /// Read all of a store and say whether it is whole, also while its owner uses it
+    /// Read a whole store and report whether it is damaged, even while a gateway uses it
     ///
     /// Exits 0 if nothing is wrong, 1 if the file is damaged, 2 if it cannot be read or is not a store.
     Check(Check),
+    /// List the encryption keys that stored rows need, and whether the settings have them
+    ///
+    /// Reads every row, even while a gateway uses the store. A key that no row needs can be removed from encryption.keys. Exits 0
+    /// if the settings have every key that is needed, 1 if a key is missing.
+    Keys(StoreKeys),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StoreKeys {
+    /// The store: postgres://USER:PASSWORD@HOST/DATABASE?schema=NAME, or sqlite:PATH [default: sqlite:onlyonce.db]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// The settings file; only store and encryption.keys are used here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl StoreKeys {
+    /// Where the store and the keys come from.
+    pub(crate) fn sources(&self) -> Sources {
+        Settings { store: self.store.clone(), config: self.config.clone(), ..Settings::default() }.sources()
+    }
 }
 
 #[derive(Args, Debug)]
@@ -123,7 +182,7 @@ pub(crate) struct Backup {
     /// The file to create
     #[arg(value_name = "TO")]
     pub(crate) to: PathBuf,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -150,15 +209,48 @@ pub(crate) struct Migrate {
     /// The store: postgres://USER:PASSWORD@HOST/DATABASE?schema=NAME, or sqlite:PATH [default: sqlite:onlyonce.db]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// The settings file, of which only store counts here
+    /// The settings file; only store is used here
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Show what would be applied, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Print the GRANT statements for application and reporting roles, and do nothing
+    #[arg(long, value_name = "app=ROLE,reports=ROLE", conflicts_with_all = ["dry_run", "json"])]
+    pub(crate) grants: Option<Grants>,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Roles that are granted something: `app=ROLE,reports=ROLE`, each as often as there are roles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Grants {
+    /// May complete requests and send messages.
+    pub(crate) app: Vec<String>,
+    /// May read the views.
+    pub(crate) reports: Vec<String>,
+}
+
+impl FromStr for Grants {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut grants = Self::default();
+        for part in text.split(',') {
+            match part.trim().split_once('=') {
+                Some((_, "")) => return Err(format!("\"{part}\" has no role; write app=ROLE")),
+                Some(("app", role)) => grants.app.push(role.to_owned()),
+                Some(("reports", role)) => grants.reports.push(role.to_owned()),
+                Some(_) | None => {
+                    return Err(format!(
+                        "\"{part}\" is neither app=ROLE nor reports=ROLE; write --grants app=ROLE,reports=ROLE"
+                    ));
+                }
+            }
+        }
+        Ok(grants)
+    }
 }
 
 impl Migrate {
@@ -182,7 +274,7 @@ pub(crate) struct Serve {
 pub(crate) struct CheckSettings {
     #[command(flatten)]
     pub(crate) settings: Settings,
-    /// Print all settings that hold, as TOML, each with where it came from; secrets never
+    /// Print all settings in effect, as TOML, each with its source; secrets are never printed
     #[arg(long, conflicts_with = "json")]
     pub(crate) print: bool,
     /// Print the result as JSON
@@ -192,7 +284,7 @@ pub(crate) struct CheckSettings {
 
 #[derive(Args, Debug)]
 pub(crate) struct PrintSettings {
-    /// As tables in Markdown
+    /// Print tables in Markdown instead
     #[arg(long)]
     pub(crate) markdown: bool,
 }
@@ -204,16 +296,16 @@ pub(crate) struct Settings {
     /// The service behind the gateway: http://HOST:PORT or https://…
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Option<String>,
-    /// Where clients come in; port 0 picks a free one [default: 127.0.0.1:8080]
+    /// The address for clients; port 0 picks a free port [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
-    /// Where operators come in; port 0 picks a free one [default: 127.0.0.1:8081]
+    /// The address of the admin port; port 0 picks a free port [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) admin: Option<String>,
-    /// Where records are kept: sqlite:PATH, postgres://… or memory: [default: sqlite:onlyonce.db]
+    /// Where records are stored: sqlite:PATH, postgres://…, mysql://…, redis://…, dynamodb://… or memory: [default: sqlite:onlyonce.db]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// The settings file, in TOML; none is read unless it is named here, also not an onlyonce.toml in this folder
+    /// The settings file, in TOML; without this flag no file is read, not even an onlyonce.toml in this folder
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// One setting, such as policy.lease=5s or 'policy.release=[401, 403]'; may be repeated
@@ -243,22 +335,22 @@ impl Settings {
 
 #[derive(Args, Debug)]
 pub(crate) struct Demo {
-    /// Play the story on free ports and exit: 0 if every promise held, 1 if one did not
+    /// Play the tour on free ports and exit: 0 if every promise held, 1 if one did not
     #[arg(long, conflicts_with_all = ["listen", "admin", "service"])]
     pub(crate) tour: bool,
-    /// Where the gateway listens; port 0 picks a free one
+    /// The address of the gateway; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
-    /// Where its admin port is
+    /// The address of the admin port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     pub(crate) admin: SocketAddr,
-    /// Where the sample service listens
+    /// The address of the sample service
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8082")]
     pub(crate) service: SocketAddr,
-    /// Where records are kept: sqlite:PATH, postgres://… or memory: [default: a new file, removed afterwards]
+    /// Where records are stored: sqlite:PATH, postgres://…, mysql://…, redis://…, dynamodb://… or memory: [default: a new file, removed afterwards]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// Print the results of the story as JSON
+    /// Print the results of the tour as JSON
     #[arg(long, requires = "tour")]
     pub(crate) json: bool,
 }

@@ -38,18 +38,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, Method, Uri};
-use onlyonce::Policy;
 use onlyonce::fingerprint::Pointer;
+use onlyonce::policy::Accept;
 use onlyonce::probe::Probes;
+use onlyonce::relay::Terms;
+use onlyonce::store::seal::Keyring;
 use onlyonce::store::sqlite::Expired;
 use onlyonce::worker::Background;
+use onlyonce::{Limits, Policy};
 
 use self::reader::{Reader, Section};
 use self::setting::table;
 use crate::store;
 use crate::webhook::preset::Preset;
 
-pub(crate) use self::fault::{Fault, Faults, Place, Warning};
+pub(crate) use self::fault::{Fault, Faults, Place, Question, Warning};
 pub(crate) use self::source::Sources;
 
 /// Valid settings.
@@ -58,6 +61,8 @@ pub(crate) struct Loaded {
     pub(crate) config: Config,
     /// Settings that are legal but risky.
     pub(crate) warnings: Vec<Warning>,
+    /// What is not set and is worth a thought: a default never warns, so only `check` asks.
+    pub(crate) questions: Vec<Question>,
     /// All settings as TOML, each with its origin.
     pub(crate) effective: String,
 }
@@ -77,13 +82,28 @@ pub(crate) fn load(sources: &Sources) -> Result<Loaded, Faults> {
     cross::check(&config, &top);
     credentials::check(&config, &top);
     risk::check(&config, &top);
+    let questions = risk::questions(&config, &top);
     let (faults, mut warnings) = reader.finish();
     if !faults.is_empty() {
         return Err(Faults(faults));
     }
     warnings.extend(source::unread_file(sources));
     let effective = effective::toml(&settings, &config);
-    Ok(Loaded { config, warnings, effective })
+    Ok(Loaded { config, warnings, questions, effective })
+}
+
+/// All settings, for a command that does not mind what is behind the gateway: `upstream` may be missing.
+pub(crate) fn load_without_upstream(sources: &Sources) -> Result<Config, Faults> {
+    let is_missing = |fault: &Fault| fault.path == "upstream" && fault.value.is_none();
+    match load(sources) {
+        Ok(loaded) => Ok(loaded.config),
+        Err(faults) if faults.0.iter().any(is_missing) => {
+            let mut sources = sources.clone();
+            sources.flags.push(("--upstream", "upstream", "http://upstream.invalid".to_owned()));
+            load(&sources).map(|loaded| loaded.config)
+        }
+        Err(faults) => Err(faults),
+    }
 }
 
 /// Only the `store` setting; nothing else is read.
@@ -91,9 +111,28 @@ pub(crate) fn store(sources: &Sources) -> Result<store::Url, Faults> {
     some(sources, table::store)
 }
 
+/// Only the encryption keys; nothing else is read.
+pub(crate) fn encryption(sources: &Sources) -> Result<Option<Keyring>, Faults> {
+    some(sources, |top| table::encryption(&top.inner("encryption")))
+}
+
 /// Only the `admin` setting; nothing else is read.
 pub(crate) fn admin(sources: &Sources) -> Result<SocketAddr, Faults> {
     some(sources, table::admin)
+}
+
+/// Only what a relay goes by; nothing else is read.
+pub(crate) fn relaying(sources: &Sources) -> Result<Relaying, Faults> {
+    some(sources, |top| Relaying {
+        store: table::store(top),
+        expired: table::expired(top),
+        encryption: table::encryption(&top.inner("encryption")),
+        stop_after: table::stop_after(top),
+        upstream_ca: table::upstream_ca(top),
+        destinations: table::destinations(top),
+        every: table::relay_every(top),
+        log: table::log(&top.inner("log")),
+    })
 }
 
 /// Only what a worker goes by; nothing else is read.
@@ -101,8 +140,24 @@ pub(crate) fn work(sources: &Sources) -> Result<Work, Faults> {
     some(sources, |top| Work {
         store: table::store(top),
         expired: table::expired(top),
+        encryption: table::encryption(&top.inner("encryption")),
         background: table::background(top),
     })
+}
+
+/// What `doctor` looks at by itself, so that a fault elsewhere does not keep it from looking.
+pub(crate) fn parts(sources: &Sources) -> Parts {
+    Parts {
+        admin: admin(sources).ok(),
+        store: store(sources).ok(),
+        encryption: encryption(sources).ok(),
+        cache: some(sources, table::cache).ok(),
+        admin_tokens: some(sources, table::admin_tokens).ok(),
+        background: some(sources, table::background).ok(),
+        listener: some(sources, |top| table::listener(&top.inner("listener"))).ok(),
+        limits: some(sources, |top| table::limits(&top.inner("limits"))).ok(),
+        webhooks: some(sources, table::webhooks).ok(),
+    }
 }
 
 /// Some of the settings, for a command that has no use for the others and does not mind their faults.
@@ -123,12 +178,47 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     value::span(&tree::Node::text(text, Place::Default)).map_err(told)
 }
 
+/// A route's `match`, or what is wrong with it.
+pub(crate) fn pattern(text: &str) -> Result<Pattern, String> {
+    let told =
+        |wrong: Vec<value::Wrong>| wrong.into_iter().next().map(|wrong| wrong.remedy).unwrap_or_default();
+    pattern::read(&tree::Node::text(text, Place::Default)).map_err(told)
+}
+
+/// What a relay goes by.
+#[derive(Clone, Debug)]
+pub(crate) struct Relaying {
+    pub(crate) store: store::Url,
+    pub(crate) expired: Expired,
+    pub(crate) encryption: Option<Keyring>,
+    pub(crate) stop_after: Duration,
+    pub(crate) upstream_ca: Option<PathBuf>,
+    pub(crate) destinations: Vec<Destination>,
+    pub(crate) every: Duration,
+    pub(crate) log: Log,
+}
+
 /// What a worker on a store goes by.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     pub(crate) store: store::Url,
     pub(crate) expired: Expired,
+    pub(crate) encryption: Option<Keyring>,
     pub(crate) background: Background,
+}
+
+/// Some of the settings; none for each that has a fault.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) store: Option<store::Url>,
+    pub(crate) encryption: Option<Option<Keyring>>,
+    pub(crate) cache: Option<Option<store::Cache>>,
+    pub(crate) admin_tokens: Option<Vec<AdminToken>>,
+    pub(crate) background: Option<Background>,
+    pub(crate) listener: Option<Listener>,
+    pub(crate) limits: Option<Limits>,
+    pub(crate) webhooks: Option<Vec<Webhook>>,
 }
 
 /// All settings.
@@ -140,14 +230,24 @@ pub(crate) struct Config {
     pub(crate) admin: SocketAddr,
     /// Where records are kept.
     pub(crate) store: store::Url,
+    /// The cache in front of the store, if there is one.
+    pub(crate) cache: Option<store::Cache>,
     /// What becomes of records that have expired.
     pub(crate) expired: Expired,
+    /// What stored answers are encrypted with; none: they stand in clear.
+    pub(crate) encryption: Option<Keyring>,
     /// Part of every scope.
     pub(crate) service: Arc<str>,
     /// How long a stop waits for requests in flight.
     pub(crate) stop_after: Duration,
     /// The networks whose trusted headers are accepted.
     pub(crate) trusted_from: Vec<Network>,
+    /// How long clients may take, and how many there may be.
+    pub(crate) listener: Listener,
+    /// Whether a route's path is matched whatever its case.
+    pub(crate) path_case: PathCase,
+    /// What becomes of a path that a service may take for another route's.
+    pub(crate) ambiguous_paths: AmbiguousPaths,
     /// TLS for clients, if enabled.
     pub(crate) tls: Option<Tls>,
     /// CAs for upstreams' certificates, instead of the system's.
@@ -164,10 +264,32 @@ pub(crate) struct Config {
     pub(crate) probing: Probing,
     /// Who may tell what became of unknown records.
     pub(crate) webhooks: Vec<Webhook>,
+    /// Where messages of the outbox are delivered.
+    pub(crate) destinations: Vec<Destination>,
+    /// How often messages that are due are looked for.
+    pub(crate) relay_every: Duration,
+    /// How much callers may ask for.
+    pub(crate) limits: Limits,
     /// Who may use the admin port from other machines.
     pub(crate) admin_tokens: Vec<AdminToken>,
     /// What is logged and how.
     pub(crate) log: Log,
+    /// Where traces and metrics go.
+    pub(crate) telemetry: Telemetry,
+}
+
+impl Config {
+    /// Whether any route accepts work.
+    pub(crate) fn accepts(&self) -> bool {
+        let mut routes = self.routes.iter().chain([&self.default]);
+        routes.any(|route| route.policy.accept != Accept::Never)
+    }
+
+    /// The largest body that any keyed request may have.
+    fn request_bytes_max(&self) -> u64 {
+        let routes = self.routes.iter().chain([&self.default]);
+        routes.map(|route| route.policy.request_bytes_max).max().unwrap_or_default()
+    }
 }
 
 /// A route: which requests, their upstream and their policy.
@@ -273,6 +395,27 @@ pub(crate) enum Word {
     Ignore,
 }
 
+/// `[destinations.NAME]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Destination {
+    pub(crate) name: Arc<str>,
+    pub(crate) uri: Uri,
+    /// Every one signs.
+    pub(crate) secrets: Vec<Secret>,
+    pub(crate) terms: Terms,
+    /// Statuses that make a dead letter at once.
+    pub(crate) dead: Vec<u16>,
+    /// Where an answer has the receiver's own id of a message.
+    pub(crate) provider_id: Option<ProviderId>,
+    pub(crate) key_header: HeaderName,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ProviderId {
+    Header(HeaderName),
+    Json(Pointer),
+}
+
 /// `POST /payments/*`: a method or any, and a path with `*` for one segment and `**` at its end for the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
@@ -309,6 +452,51 @@ pub(crate) enum Protocol {
     Http1,
     /// HTTP/2; without TLS by prior knowledge.
     Http2,
+}
+
+/// `[listener]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listener {
+    /// From the first byte of a request's head, or of the HTTP/2 preface, to its last.
+    pub(crate) head_timeout: Duration,
+    /// How long a body may make no progress.
+    pub(crate) body_timeout: Duration,
+    /// How long a connection may have no request.
+    pub(crate) idle_timeout: Duration,
+    /// The most connections of clients.
+    pub(crate) connections_max: usize,
+    /// The most bytes of bodies that are held in memory, of all keyed requests together.
+    pub(crate) buffered_bytes_max: u64,
+}
+
+impl Default for Listener {
+    fn default() -> Self {
+        Self {
+            head_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(75),
+            connections_max: 10_000,
+            buffered_bytes_max: 256 << 20,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PathCase {
+    /// `/Payments` is another path than `/payments`.
+    #[default]
+    Keep,
+    /// Both match a route of either.
+    Fold,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AmbiguousPaths {
+    /// Passed on as they are spelt.
+    #[default]
+    Allow,
+    /// 400.
+    Refuse,
 }
 
 /// `[tls]`: files in PEM.
@@ -379,6 +567,16 @@ pub(crate) struct Log {
     pub(crate) format: LogFormat,
     /// Whether every keyed request leaves a line.
     pub(crate) decisions: bool,
+}
+
+/// Where traces and metrics go.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Telemetry {
+    /// The collector; none: nothing is traced.
+    pub(crate) otlp: Option<Uri>,
+    pub(crate) service_name: String,
+    /// Which part of the traces that begin here is recorded, from 0 to 1.
+    pub(crate) sample: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

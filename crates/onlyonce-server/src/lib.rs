@@ -7,20 +7,26 @@ mod caller;
 mod cli;
 mod commands;
 mod config;
+mod dashboard;
 mod demo;
 mod gateway;
 mod logs;
+mod metric;
 mod node;
+mod outgoing;
 mod probe;
 mod problem;
 mod published;
+mod relay;
 mod saying;
 mod store;
+mod telemetry;
 #[doc(hidden)]
 pub mod testing;
 mod tls;
 mod view;
 mod webhook;
+mod whole;
 
 use std::process::ExitCode;
 
@@ -45,13 +51,21 @@ pub async fn run() -> ExitCode {
         Command::Settings(arguments) => commands::settings::run(&arguments),
         Command::Migrate(arguments) => commands::migrate::run(&arguments).await,
         Command::Keys(verb) => told(commands::keys::run(verb).await),
+        Command::Outbox(verb) => told(commands::outbox::run(verb).await),
         Command::Log(arguments) => told(commands::log::run(&arguments).await),
         Command::Sweep(arguments) => told(commands::sweep::run(&arguments).await),
         Command::Reap(arguments) => told(commands::reap::run(&arguments).await),
+        Command::Relay(arguments) => told(commands::relay::run(&arguments).await),
+        Command::Epoch(verb) => told(commands::epoch::run(&verb).await),
+        Command::Ledger(arguments) => told(commands::ledger::run(&arguments).await),
+        Command::Audit(arguments) => told(commands::audit::run(&arguments).await),
+        Command::Conform(arguments) => told(commands::conform::run(&arguments).await),
+        Command::Doctor(arguments) => told(commands::doctor::run(&arguments).await),
         Command::Store(verb) => commands::store::run(verb).await,
         Command::Completions(arguments) => commands::completions::run(&arguments),
         Command::Man(arguments) => commands::man::run(&arguments),
     };
+    logs::flush();
     exit_code(ended)
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use onlyonce::Engine;
+use onlyonce::relay::Running;
 use onlyonce::store::{Level, Store};
 use onlyonce::worker::Workers;
 use tokio::net::TcpListener;
@@ -13,7 +14,9 @@ use crate::admin::{self, Admin, Administration, Figures};
 use crate::config::Config;
 use crate::gateway::{Gateway, Place};
 use crate::probe::Prober;
-use crate::{store, webhook};
+use crate::telemetry::Telemetry;
+use crate::tls::Connector;
+use crate::{relay, store, webhook};
 
 /// Refuses to serve from a store that does not keep a promise.
 async fn refuse_unfit(engine: &Engine) -> Result<()> {
@@ -27,6 +30,16 @@ async fn refuse_unfit(engine: &Engine) -> Result<()> {
     bail!("the store cannot be used: {}", told.join("; "))
 }
 
+/// Delivers messages, where the settings say where to.
+fn start_relay(engine: &Arc<Engine>, config: &Config) -> Result<Option<Running>> {
+    if config.destinations.is_empty() {
+        return Ok(None);
+    }
+    let connector = Connector::for_destinations(&config.destinations, config.upstream_ca.as_deref())?;
+    let relay = relay::relay(engine, &config.destinations, &connector, config.relay_every)?;
+    Ok(Some(relay.start()))
+}
+
 /// A running node.
 pub(crate) struct Node {
     pub(crate) gateway: Gateway,
@@ -36,16 +49,27 @@ pub(crate) struct Node {
     store: Arc<dyn Store>,
     prober: Prober,
     workers: Workers,
+    relay: Option<Running>,
     administration: Administration,
     operators: Arc<Admin>,
+    telemetry: Option<Telemetry>,
 }
 
 impl Node {
     /// Opens the store, binds both ports, and starts serving with these settings.
     pub(crate) async fn start(config: Config, figures: Figures) -> Result<Self> {
-        let store = config.store.open(config.expired).await?;
+        let store = config.store.open(config.expired, config.encryption.as_ref()).await?;
         let engine = Engine::new(store.clone());
+        if let Some(cache) = &config.cache {
+            let opened = cache.open(config.encryption.as_ref()).await;
+            engine.use_cache(opened.context("the cache cannot be used; correct cache, or unset it")?);
+        }
         refuse_unfit(&engine).await?;
+        if config.limits.counts_records() {
+            // On a large table the index takes a while, and nobody waits for it.
+            let engine = engine.clone();
+            tokio::spawn(async move { engine.prepare_counting().await });
+        }
         let listener = TcpListener::bind(config.admin).await;
         let listener = listener
             .with_context(|| format!("cannot listen on \"{}\"; set admin to a free address", config.admin))?;
@@ -53,12 +77,26 @@ impl Node {
         let prober = Prober::default();
         engine.use_probes(prober.probes(&config)?);
         let workers = Workers::start(&engine, &config.background);
+        let relay = start_relay(&engine, &config)?;
         let operators = Admin::new(engine.clone(), figures, &config, address);
+        let telemetry =
+            Telemetry::start(&config.telemetry, config.upstream_ca.as_deref(), operators.clone())?;
         let gateway = Gateway::start(config, engine.clone(), Place::Threads).await?;
         // Webhooks are signed, and need no token.
         let open = webhook::router(gateway.webhooks());
         let administration = admin::serve(listener, &operators, open);
-        Ok(Self { gateway, admin: address, engine, store, prober, workers, administration, operators })
+        Ok(Self {
+            gateway,
+            admin: address,
+            engine,
+            store,
+            prober,
+            workers,
+            relay,
+            administration,
+            operators,
+            telemetry,
+        })
     }
 
     /// The line printed once the node serves; scripts wait for it.
@@ -67,13 +105,26 @@ impl Node {
         format!("ready: gateway {} admin http://{} store {store}", self.gateway.url(), self.admin)
     }
 
+    /// The engine, for whoever watches it.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The admin port.
+    pub(crate) fn operators(&self) -> &Arc<Admin> {
+        &self.operators
+    }
+
     /// Serves with these settings from the next request on; returns the settings that need a restart.
     pub(crate) fn reload(&mut self, config: Config) -> Result<Vec<&'static str>> {
         let probes = self.prober.probes(&config)?;
+        let relay = start_relay(&self.engine, &config)?;
         let stays = self.gateway.reload(config)?;
         self.engine.use_probes(probes);
         let config = self.gateway.config();
         self.workers = Workers::start(&self.engine, &config.background);
+        // The relay that was there finishes what it has claimed.
+        self.relay = relay;
         self.operators.reload(&config);
         Ok(stays)
     }
@@ -81,11 +132,19 @@ impl Node {
     /// Stops accepting, finishes requests in flight within `stop_after`, abandons the rest, and closes the store. The admin port
     /// answers until then.
     pub(crate) async fn stop(self) {
-        let Self { gateway, engine, store, workers, administration, operators, .. } = self;
+        let Self { gateway, engine, store, workers, relay, administration, operators, telemetry, .. } = self;
         operators.announce_stop();
         let stop_after = gateway.config().stop_after;
-        gateway.stop(stop_after).await;
+        let relay_stops = async {
+            if let Some(relay) = relay {
+                relay.stop(stop_after).await;
+            }
+        };
+        tokio::join!(gateway.stop(stop_after), relay_stops);
         administration.stop().await;
+        if let Some(telemetry) = telemetry {
+            telemetry.stop().await;
+        }
         drop((workers, engine, operators));
         // A client that keeps its connection is no failure: the store loses nothing when the process ends.
         if let Err(error) = store::close(store).await {

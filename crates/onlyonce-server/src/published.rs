@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Method, Response, StatusCode};
-use onlyonce::policy::{Anonymous, InFlight, Mode, On5xx, OnExpired, StoreDown};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use onlyonce::policy::{Accept, Anonymous, InFlight, Mode, On5xx, OnExpired, StoreDown};
 use onlyonce::{Effects, Policy};
 use serde_json::{Value, json};
 
-use crate::config::{Config, Route};
+use crate::config::{Config, PathCase, Route};
 
 const POLICY: &str = "/_onlyonce/policy";
 const OPENAPI: &str = "/_onlyonce/openapi.json";
@@ -29,7 +29,14 @@ pub(crate) struct Published {
 impl Published {
     pub(crate) fn of(config: &Config) -> Self {
         let routes = config.routes.iter().map(route).collect::<Vec<_>>();
-        let policy = json!({ "routes": routes, "default": route(&config.default) });
+        let policy = json!({
+            "routes": routes,
+            "default": route(&config.default),
+            "path_case": match config.path_case {
+                PathCase::Keep => "keep",
+                PathCase::Fold => "fold",
+            },
+        });
         Self { policy: bytes(&policy), openapi: bytes(&openapi::document(config)) }
     }
 
@@ -65,7 +72,9 @@ fn route(route: &Route) -> Value {
         "match": &*route.name,
         "mode": mode(policy),
         "dialect": &*policy.dialect.name,
-        "header": policy.header.as_str(),
+        "dialect_version": &*policy.dialect.version,
+        "header": policy.key_headers().next().map(HeaderName::as_str),
+        "key_from": policy.key_from.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "methods": names(&policy.methods),
         "required": names(&policy.required),
         "key_chars_min": policy.key.chars_min,
@@ -87,6 +96,11 @@ fn route(route: &Route) -> Value {
             InFlight::Wait => "wait",
         },
         "wait_max_seconds": seconds(policy.wait_max),
+        "accept": match policy.accept {
+            Accept::Never => "never",
+            Accept::Allowed => "allowed",
+            Accept::Always => "always",
+        },
         "release": policy.release,
         "unknown": policy.unknown,
         "on_5xx": match policy.on_5xx {

@@ -72,11 +72,11 @@ pub(crate) fn verdict(members: &Map<String, Value>) -> Result<Verdict, Vec<Fault
     let word = match members.get("verdict") {
         Some(Value::String(word)) => word.as_str(),
         Some(_) => {
-            faults.add("verdict", "is no text; say happened, did-not-happen or unknown");
+            faults.add("verdict", "is not a string; use happened, did-not-happen or unknown");
             return faults.or(None);
         }
         None => {
-            faults.add("verdict", "is missing; say happened, did-not-happen or unknown");
+            faults.add("verdict", "is missing; use happened, did-not-happen or unknown");
             return faults.or(None);
         }
     };
@@ -87,16 +87,16 @@ pub(crate) fn verdict(members: &Map<String, Value>) -> Result<Verdict, Vec<Fault
         other => {
             faults.add(
                 "verdict",
-                format!("\"{}\" is none; say happened, did-not-happen or unknown", short(other)),
+                format!("\"{}\" is not a verdict; use happened, did-not-happen or unknown", short(other)),
             );
             None
         }
     };
     if has_response && word != "happened" {
-        faults.add("response", "belongs to the verdict happened; take it out");
+        faults.add("response", "belongs to the verdict happened; remove it");
     }
     if never_will && word != "did-not-happen" {
-        faults.add("final", "belongs to the verdict did-not-happen; take it out");
+        faults.add("final", "belongs to the verdict did-not-happen; remove it");
     }
     faults.or(verdict)
 }
@@ -110,16 +110,14 @@ pub(crate) fn response(value: &Value, path: &str) -> Result<Response, Vec<Fault>
 
 fn read_response(value: &Value, path: &str, faults: &mut Faults) -> Option<Response> {
     let Value::Object(members) = value else {
-        faults.add(path, "is no object; write it like {\"status\": 201, \"body\": \"…\"}");
+        faults.add(path, "is not an object; write it like {\"status\": 201, \"body\": \"…\"}");
         return None;
     };
     for name in
         members.keys().filter(|name| !["status", "headers", "body", "body_base64"].contains(&name.as_str()))
     {
-        faults.add(
-            format!("{path}.{}", short(name)),
-            "is not known; there is status, headers, body and body_base64",
-        );
+        faults
+            .add(format!("{path}.{}", short(name)), "is unknown; use status, headers, body and body_base64");
     }
     let status = read_status(members.get("status"), path, faults);
     let headers = read_headers(members.get("headers"), path, faults);
@@ -127,7 +125,10 @@ fn read_response(value: &Value, path: &str, faults: &mut Faults) -> Option<Respo
     if let (Some(status @ (204 | 205 | 304)), Some(body)) = (status, &body)
         && !body.is_empty()
     {
-        faults.add(format!("{path}.body"), format!("is there, and an answer of status {status} has none"));
+        faults.add(
+            format!("{path}.body"),
+            format!("must be left out: an answer with status {status} has no body"),
+        );
     }
     Some(Response { status: status?, headers, body: body? })
 }
@@ -136,7 +137,7 @@ fn read_status(value: Option<&Value>, path: &str, faults: &mut Faults) -> Option
     let status = value.and_then(Value::as_u64).and_then(|status| u16::try_from(status).ok());
     let status = status.filter(|status| (200..=599).contains(status));
     if status.is_none() {
-        faults.add(format!("{path}.status"), "is no final HTTP status; use 200 to 599");
+        faults.add(format!("{path}.status"), "is not a final HTTP status; use 200 to 599");
     }
     status
 }
@@ -146,7 +147,7 @@ fn read_headers(value: Option<&Value>, path: &str, faults: &mut Faults) -> Vec<(
         None | Some(Value::Null) => return Vec::new(),
         Some(Value::Object(members)) => members,
         Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
-            faults.add(format!("{path}.headers"), "is no object of names and values");
+            faults.add(format!("{path}.headers"), "is not an object of names and values");
             return Vec::new();
         }
     };
@@ -154,7 +155,7 @@ fn read_headers(value: Option<&Value>, path: &str, faults: &mut Faults) -> Vec<(
     for (name, value) in members {
         let path = format!("{path}.headers.{}", short(name));
         let Ok(name) = name.parse::<HeaderName>() else {
-            faults.add(path, "is no name of a header");
+            faults.add(path, "is not a header name");
             continue;
         };
         let values = match value {
@@ -168,7 +169,7 @@ fn read_headers(value: Option<&Value>, path: &str, faults: &mut Faults) -> Vec<(
                 Some(value) => headers.push((name.clone(), value)),
                 None => faults.add(
                     path.clone(),
-                    "has a value that no header can have; write a text, or a list of texts",
+                    "has a value that is not allowed in a header; write a string, or a list of strings",
                 ),
             }
         }
@@ -198,18 +199,18 @@ fn read_body(members: &Map<String, Value>, path: &str, faults: &mut Faults) -> O
     match (given("body"), given("body_base64")) {
         (None, None) => Some(Bytes::new()),
         (Some(_), Some(_)) => {
-            faults.add(format!("{path}.body_base64"), "stands beside body; give one of the two");
+            faults.add(format!("{path}.body_base64"), "is given together with body; give only one of them");
             None
         }
         (Some(Value::String(text)), None) => Some(Bytes::copy_from_slice(text.as_bytes())),
         (Some(_), None) => {
-            faults.add(format!("{path}.body"), "is no text; write JSON as a text too");
+            faults.add(format!("{path}.body"), "is not a string; write JSON as a string too");
             None
         }
         (None, Some(encoded)) => {
             let bytes = encoded.as_str().and_then(|text| STANDARD.decode(text).ok());
             if bytes.is_none() {
-                faults.add(format!("{path}.body_base64"), "is no base64");
+                faults.add(format!("{path}.body_base64"), "is not base64");
             }
             bytes.map(Bytes::from)
         }
@@ -281,50 +282,53 @@ mod tests {
     fn whatever_else_is_said_is_a_fault_with_its_path() {
         for (value, expected) in [
             (json!({}), "verdict is missing"),
-            (json!({ "verdict": true }), "verdict is no text"),
-            (json!({ "verdict": "Happened" }), "verdict \"Happened\" is none"),
-            (json!({ "verdict": "declined" }), "verdict \"declined\" is none"),
+            (json!({ "verdict": true }), "verdict is not a string"),
+            (json!({ "verdict": "Happened" }), "verdict \"Happened\" is not a verdict"),
+            (json!({ "verdict": "declined" }), "verdict \"declined\" is not a verdict"),
             (json!({ "verdict": "did-not-happen", "final": "true" }), "final is not true or false"),
             (json!({ "verdict": "happened", "final": true }), "final belongs to"),
             (json!({ "verdict": "unknown", "response": { "status": 200 } }), "response belongs to"),
-            (json!({ "verdict": "happened", "response": 201 }), "response is no object"),
-            (json!({ "verdict": "happened", "response": {} }), "response.status is no final"),
-            (json!({ "verdict": "happened", "response": { "status": 101 } }), "response.status is no final"),
+            (json!({ "verdict": "happened", "response": 201 }), "response is not an object"),
+            (json!({ "verdict": "happened", "response": {} }), "response.status is not a final"),
+            (
+                json!({ "verdict": "happened", "response": { "status": 101 } }),
+                "response.status is not a final",
+            ),
             (
                 json!({ "verdict": "happened", "response": { "status": "201" } }),
-                "response.status is no final",
+                "response.status is not a final",
             ),
             (
                 json!({ "verdict": "happened", "response": { "status": 65737 } }),
-                "response.status is no final",
+                "response.status is not a final",
             ),
             (
                 json!({ "verdict": "happened", "response": { "status": 200, "text": "x" } }),
-                "response.text is not known",
+                "response.text is unknown",
             ),
             (
                 json!({ "verdict": "happened", "response": { "status": 200, "body": {} } }),
-                "response.body is no text",
+                "response.body is not a string",
             ),
             (
                 json!({ "verdict": "happened", "response": { "status": 204, "body": "x" } }),
-                "response.body is there",
+                "response.body must be left out",
             ),
             (
                 json!({ "verdict": "happened", "response": { "status": 200, "body": "x", "body_base64": "eA==" } }),
-                "response.body_base64 stands beside",
+                "response.body_base64 is given together with",
             ),
             (
                 json!({ "verdict": "happened", "response": { "status": 200, "body_base64": "%" } }),
-                "is no base64",
+                "is not base64",
             ),
             (
                 json!({ "verdict": "happened", "response": { "status": 200, "headers": [] } }),
-                "response.headers is no object",
+                "response.headers is not an object",
             ),
             (
                 json!({ "verdict": "happened", "response": { "status": 200, "headers": { "a b": "x" } } }),
-                "response.headers.a b is no name",
+                "response.headers.a b is not a header name",
             ),
             (
                 json!({ "verdict": "happened", "response": { "status": 200, "headers": { "a": "x\r\ny: z" } } }),

@@ -5,10 +5,11 @@
 
 use onlyonce::Engine;
 use onlyonce::history::Entry;
-use onlyonce::machine::{self, Action, Refused};
-use onlyonce::operate::Applied;
-use onlyonce::record::{Handle, Id, Record, Seen, StateName};
-use onlyonce::store::audit;
+use onlyonce::machine::{self, Action, ActionName, Refused};
+use onlyonce::operate::{self, Applied, Purged};
+use onlyonce::record::{Handle, Id, Record, Revision, Seen, StateName};
+use onlyonce::store::seal::Unsealable;
+use onlyonce::store::{Order, Unreadable, audit, outbox};
 use onlyonce::time::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -22,6 +23,16 @@ pub(crate) fn moment(at: Timestamp) -> String {
         } else {
             "9999-12-31T23:59:59.999Z"
         }),
+    }
+}
+
+/// The order in which records of a state are listed: what has waited longest comes first. Dead letters are unknown records.
+pub(crate) fn order(state: Option<&str>, is_dead_letter: bool) -> Order {
+    match state {
+        _ if is_dead_letter => Order::UnknownSince,
+        Some("unknown") => Order::UnknownSince,
+        Some("pending") => Order::PendingSince,
+        Some(_) | None => Order::Any,
     }
 }
 
@@ -47,8 +58,47 @@ pub(crate) fn item(record: &Record) -> Map<String, Value> {
         "ask_at": facts.ask_at.map(moment),
         "status": facts.response.map(|response| response.status),
         "by": facts.by.map(|by| by.as_str()),
+        "unreadable": Value::Null,
     });
     object(item)
+}
+
+/// The same of a record whose encryption key is missing: what stands in clear, and which key that is.
+pub(crate) fn unreadable_item(unreadable: &Unreadable) -> Map<String, Value> {
+    let mut item = item(&unreadable.record);
+    item.insert("status".to_owned(), unreadable.status.into());
+    item.insert("unreadable".to_owned(), missing(unreadable).into());
+    item
+}
+
+fn missing(unreadable: &Unreadable) -> String {
+    Unsealable::MissingKey(unreadable.key_id).to_string()
+}
+
+/// A message, without its payload.
+pub(crate) fn message(item: &outbox::Item) -> Map<String, Value> {
+    let errors = item.errors.iter().map(|error| {
+        json!({
+            "at": moment(error.at),
+            "delivery": error.delivery,
+            "status": error.status,
+            "error": &*error.error,
+        })
+    });
+    object(json!({
+        "id": item.number,
+        "key": &*item.key,
+        "destination": &*item.destination,
+        "group": item.group.as_deref(),
+        "state": item.state.as_str(),
+        "deliveries": item.deliveries,
+        "created_at": moment(item.created_at),
+        "due_at": moment(item.due_at),
+        "delivered_at": item.delivered_at.map(moment),
+        "provider_id": item.provider_id.as_deref(),
+        "errors": errors.collect::<Vec<_>>(),
+        "record": item.record.map(|record| record.to_string()),
+    }))
 }
 
 /// One record with all that is known of it.
@@ -82,9 +132,35 @@ pub(crate) fn record(engine: &Engine, seen: &Seen) -> Map<String, Value> {
     told
 }
 
+/// The same of a record whose encryption key is missing. All that can be done about it is to forget it.
+pub(crate) fn unreadable(engine: &Engine, unreadable: &Unreadable) -> Map<String, Value> {
+    let Unreadable { record: clear, revision, now, .. } = unreadable;
+    let seen = Seen { record: clear.clone(), revision: *revision, now: *now };
+    let mut told = record(engine, &seen);
+    told.extend(unreadable_item(unreadable));
+    if let (Some(status), Some(bytes)) = (unreadable.status, unreadable.body_bytes) {
+        told.insert("response".to_owned(), json!({ "status": status, "bytes": bytes, "headers": [] }));
+    }
+    let why = format!("Requests with this key get 503 and nothing runs: {}.", missing(unreadable));
+    told.insert("why".to_owned(), why.into());
+    let can_be_done = |action: &Action| match action.name {
+        ActionName::Forget => self::action(action),
+        ActionName::Happened | ActionName::DidNotHappen | ActionName::Ask => {
+            json!({ "action": action.name.as_str(), "allowed": false, "code": "record_undecryptable", "from": null })
+        }
+    };
+    told.insert("actions".to_owned(), engine.actions(&seen).iter().map(can_be_done).collect());
+    told
+}
+
 /// A revision, as `If-Match` names it.
 pub(crate) fn revision(seen: &Seen) -> String {
-    format!("{:016x}", seen.revision.0)
+    revision_text(seen.revision)
+}
+
+/// The same of a revision alone.
+pub(crate) fn revision_text(revision: Revision) -> String {
+    format!("{:016x}", revision.0)
 }
 
 fn evidence(entry: &Entry) -> Value {
@@ -110,26 +186,18 @@ fn action(action: &Action) -> Value {
                 Refused::TooEarly(believed_at) => Some(moment(believed_at)),
                 Refused::StillRunning | Refused::Settled | Refused::Unknown | Refused::NothingToAsk => None,
             };
-            json!({ "action": name, "allowed": false, "code": code(refused), "from": from })
+            json!({ "action": name, "allowed": false, "code": refused.code(), "from": from })
         }
     }
 }
 
-/// The code of a refused order.
-pub(crate) fn code(refused: Refused) -> &'static str {
-    match refused {
-        Refused::StillRunning => "record_running",
-        Refused::TooEarly(_) => "verdict_too_early",
-        Refused::Settled => "record_settled",
-        Refused::Unknown => "record_unknown",
-        Refused::NothingToAsk => "nothing_to_ask",
-    }
-}
+/// The result of an order that was only asked about.
+pub(crate) const WOULD_APPLY: &str = "would-apply";
 
-/// What an order did, with the word for it.
-pub(crate) fn applied(engine: &Engine, result: &str, applied: &Applied) -> Value {
+/// What a verdict did, or would do, with the word for it.
+pub(crate) fn applied(engine: &Engine, result: &str, applied: &Applied, order: &operate::Order) -> Value {
     json!({
-        "result": result,
+        "result": if order.dry_run { WOULD_APPLY } else { result },
         "before": standing(applied.before.state.name(), applied.before.attempt),
         "after": standing(applied.becomes, applied.after.record.attempt),
         "audit": applied.audit.as_deref(),
@@ -137,7 +205,31 @@ pub(crate) fn applied(engine: &Engine, result: &str, applied: &Applied) -> Value
     })
 }
 
-pub(crate) fn standing(state: StateName, attempt: u32) -> Value {
+/// What forgetting a record did, or would do.
+pub(crate) fn forgotten(applied: &Applied, order: &operate::Order) -> Value {
+    json!({
+        "result": if order.dry_run { WOULD_APPLY } else { "forgotten" },
+        "before": item(&applied.before),
+        "audit": applied.audit.as_deref(),
+    })
+}
+
+/// What a purge did, or would do.
+pub(crate) fn purged(purged: &Purged, order: &operate::Order) -> Value {
+    let result = match (order.dry_run, purged.is_whole()) {
+        (true, _) => WOULD_APPLY,
+        (false, true) => "done",
+        (false, false) => "partly",
+    };
+    json!({
+        "result": result,
+        "forgotten": purged.forgotten,
+        "kept": { "running": purged.kept.running, "unknown": purged.kept.unknown },
+        "audit": purged.audit.as_deref(),
+    })
+}
+
+fn standing(state: StateName, attempt: u32) -> Value {
     json!({ "state": state.as_str(), "attempt": attempt })
 }
 

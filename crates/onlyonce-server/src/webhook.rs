@@ -7,7 +7,7 @@
 //! In this order, and the first that fails is the answer; what is refused has changed nothing:
 //!
 //! 1. The source is known (404). On the gateway's port, one that is not public does not exist.
-//! 2. The body is not too large (413).
+//! 2. The body is not too large (413), and there is room for it beside all others (429).
 //! 3. The signature is right (401), and its time within the tolerance (401): `signature.rs`.
 //! 4. The body is JSON, and what the pointers lead to can be used (400): `event.rs`.
 //! 5. It names one record (422).
@@ -18,13 +18,14 @@ mod answer;
 mod event;
 pub(crate) mod preset;
 mod recent;
-mod signature;
+pub(crate) mod signature;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,7 +36,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response};
 use http_body::Body as HttpBody;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use metrics::{counter, describe_counter};
 use onlyonce::Engine;
 use onlyonce::operate::{Heard, Statement, Subject};
@@ -48,6 +49,7 @@ use self::event::{Beside, Event, Says, Unusable};
 use self::recent::{Fingerprint, Recent};
 use self::signature::Distrust;
 use crate::config::{Config, Webhook};
+use crate::whole::{self, Unread};
 
 /// What a body may have beyond the largest answer that is kept.
 const BYTES_BESIDE_ANSWER: u64 = 64 << 10;
@@ -70,6 +72,8 @@ pub(crate) struct Webhooks {
     engine: Arc<Engine>,
     sources: RwLock<Arc<Sources>>,
     recent: Recent,
+    /// How many bytes of bodies are held, of all webhooks together.
+    held: AtomicU64,
 }
 
 impl fmt::Debug for Webhooks {
@@ -82,6 +86,8 @@ impl fmt::Debug for Webhooks {
 struct Sources {
     by_name: HashMap<Arc<str>, Webhook>,
     bytes_max: u64,
+    /// Of all bodies together.
+    held_max: u64,
 }
 
 impl Sources {
@@ -91,7 +97,10 @@ impl Sources {
         let by_name: HashMap<_, _> =
             config.webhooks.iter().map(|source| (source.name.clone(), source.clone())).collect();
         by_name.keys().for_each(start_at_zero);
-        Self { by_name, bytes_max: largest.saturating_add(BYTES_BESIDE_ANSWER) }
+        let bytes_max = largest.saturating_add(BYTES_BESIDE_ANSWER);
+        // One always has room: a buffer is up to twice as large as what is in it.
+        let held_max = config.listener.buffered_bytes_max.max(bytes_max.saturating_mul(2));
+        Self { by_name, bytes_max, held_max }
     }
 }
 
@@ -101,6 +110,8 @@ fn start_at_zero(source: &Arc<str>) {
     for result in answer::Result::ALL {
         counter!(COUNTER, "source" => source.to_string(), "result" => result.as_str()).absolute(0);
     }
+    // Sources that are not known have no name.
+    counter!(COUNTER, "source" => "", "result" => answer::Result::Refused.as_str()).absolute(0);
 }
 
 /// The routes of the admin port. Neither a token nor Host or Origin is looked at: the signature counts.
@@ -123,7 +134,7 @@ pub(crate) fn named_in(path: &str) -> Option<&str> {
 impl Webhooks {
     pub(crate) fn new(engine: Arc<Engine>, config: &Config) -> Arc<Self> {
         let sources = RwLock::new(Arc::new(Sources::new(config)));
-        Arc::new(Self { engine, sources, recent: Recent::default() })
+        Arc::new(Self { engine, sources, recent: Recent::default(), held: AtomicU64::new(0) })
     }
 
     /// Goes by these settings from the next webhook on.
@@ -135,7 +146,6 @@ impl Webhooks {
     pub(crate) async fn take<B>(&self, port: Port, name: &str, request: Request<B>) -> Response<Bytes>
     where
         B: HttpBody<Data = Bytes>,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner).clone();
         let is_served = |source: &&Webhook| port == Port::Admin || source.public;
@@ -144,7 +154,7 @@ impl Webhooks {
             counter!(COUNTER, "source" => "", "result" => answer::Result::Refused.as_str()).increment(1);
             return Refusal::SourceUnknown.response();
         };
-        let (result, response) = match self.judge(source, request, sources.bytes_max).await {
+        let (result, response) = match self.judge(source, request, &sources).await {
             Ok(told) => {
                 tracing::debug!(
                     source = name,
@@ -163,16 +173,21 @@ impl Webhooks {
         response
     }
 
-    async fn judge<B>(&self, source: &Webhook, request: Request<B>, bytes_max: u64) -> Result<Told, Refusal>
+    async fn judge<B>(
+        &self,
+        source: &Webhook,
+        request: Request<B>,
+        sources: &Sources,
+    ) -> Result<Told, Refusal>
     where
         B: HttpBody<Data = Bytes>,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (Parts { method, headers, .. }, body) = request.into_parts();
         if method != Method::POST {
             return Err(Refusal::Method);
         }
-        let body = read(body, bytes_max).await?;
+        let mut share = Share { held: &self.held, max: sources.held_max, bytes: 0 };
+        let body = read(body, sources.bytes_max, &mut share).await?;
         self.hear(source, &headers, &body).await
     }
 
@@ -245,29 +260,49 @@ fn is_final(heard: Heard, is_happened: bool) -> bool {
     match heard {
         Heard::Applied(_) | Heard::Already(_) | Heard::Contradiction(_) => true,
         Heard::Evidence => is_happened,
-        Heard::Noted(_) | Heard::Ignored(_) => false,
+        Heard::Noted(..) | Heard::Ignored(_) => false,
+    }
+}
+
+/// What one webhook holds of the bytes that all of them may hold.
+struct Share<'a> {
+    held: &'a AtomicU64,
+    max: u64,
+    bytes: u64,
+}
+
+impl Share<'_> {
+    /// Holds so many more. Whether all together are not too many.
+    fn take(&mut self, bytes: u64) -> bool {
+        self.bytes += bytes;
+        self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.max
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 /// The body, in memory.
-async fn read<B>(body: B, bytes_max: u64) -> Result<Bytes, Refusal>
+async fn read<B>(body: B, bytes_max: u64, share: &mut Share<'_>) -> Result<Bytes, Refusal>
 where
     B: HttpBody<Data = Bytes>,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut body = pin!(body);
     if body.size_hint().lower() > bytes_max {
         drain(body.as_mut()).await;
         return Err(Refusal::TooLarge(bytes_max));
     }
-    let limited = Limited::new(body.as_mut(), usize::try_from(bytes_max).unwrap_or(usize::MAX));
-    match timeout(BODY_WITHIN, limited.collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+    match timeout(BODY_WITHIN, whole::read(body.as_mut(), bytes_max, |bytes| share.take(bytes))).await {
+        Ok(Ok(whole)) => Ok(whole),
+        Ok(Err(Unread::TooLarge)) => {
             drain(body.as_mut()).await;
             Err(Refusal::TooLarge(bytes_max))
         }
-        Ok(Err(_)) => Err(Refusal::Malformed("it broke off".to_owned())),
+        Ok(Err(Unread::NoRoom)) => Err(Refusal::NoRoom),
+        Ok(Err(Unread::Broken)) => Err(Refusal::Malformed("it broke off".to_owned())),
         Err(_) => Err(Refusal::TooSlow),
     }
 }

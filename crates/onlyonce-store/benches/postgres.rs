@@ -231,7 +231,9 @@ fn record(key: &str, state: State<When>) -> (Id, Box<Draft>) {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        accepted: None,
         history: History::default(),
+        trace: None,
         state,
     };
     (id, Box::new(draft))

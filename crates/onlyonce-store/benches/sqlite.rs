@@ -324,7 +324,9 @@ fn draft(number: u64, state: State<When>) -> (Id, Box<Draft>) {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        accepted: None,
         history: History::default(),
+        trace: None,
         state,
     });
     (id, draft)

@@ -1,11 +1,22 @@
-//! The audit log: what operators changed, who, when and why.
+//! The audit log: what operators changed, who, when and why; and that two sources disagree about a record, which somebody has
+//! to look at.
 //!
 //! 1. An entry is written in the transaction of its change ([`crate::Attached`]): both are there, or neither.
 //! 2. What changes no record (a refused order, a look at a stored answer) is written by itself ([`Audit::write`]).
 //! 3. Entries are deleted by age and by nothing else. Erasing a scope takes keys and labels out of its entries, and leaves
 //!    that something was done, by whom and when.
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "redis"
+))]
+#[cfg_attr(
+    not(any(feature = "mysql", feature = "sqlite", feature = "postgres")),
+    allow(dead_code, reason = "Redis and DynamoDB have the entries, and no statements")
+)]
 pub(crate) mod table;
 
 use std::fmt;
@@ -77,9 +88,9 @@ pub struct Query {
     pub scope: Option<[u8; 32]>,
     /// Only about this key.
     pub key: Option<Arc<str>>,
-    /// Only from this moment on.
+    /// Only from this time on.
     pub from: Option<Timestamp>,
-    /// Only before this moment.
+    /// Only before this time.
     pub until: Option<Timestamp>,
     /// Only what comes after this cursor of an earlier page of the same listing.
     pub after: Option<Cursor>,

@@ -88,6 +88,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     /// # Panics
     ///
     /// Outside a tokio runtime.
+    #[cfg(any(feature = "mysql", feature = "postgres", test))]
     pub(crate) async fn submit(&self, id: Id, bytes: usize, item: T) -> Result<R, Error> {
         self.enqueue(item, |queue, waiting| queue.push(id, bytes, waiting)).await
     }
@@ -101,6 +102,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     /// # Panics
     ///
     /// Outside a tokio runtime.
+    #[cfg(any(feature = "postgres", feature = "redis", test))]
     pub(crate) async fn ask(&self, bytes: usize, item: T) -> Result<R, Error> {
         self.enqueue(item, |queue, waiting| queue.push_free(bytes, waiting)).await
     }

@@ -92,7 +92,7 @@ impl SystemClock {
             self.logged.store(departure, Ordering::Relaxed);
             tracing::warn!(
                 ahead_seconds = departure / 1_000_000,
-                "the wall clock has departed from the time this process counts; nothing lapses or expires by it"
+                "the wall clock has departed from this process's clock; records lapse and expire by the latter"
             );
         }
     }
@@ -124,11 +124,11 @@ impl Clock for SystemClock {
             level: Level::Warning,
             code: "clock.departed",
             says: format!(
-                "the machine's wall clock is {} s {} of the time that this process counts from its start",
+                "the machine's wall clock is {} s {} of this process's clock, which counts from its start",
                 departure.unsigned_abs() / 1_000_000,
                 if departure > 0 { "ahead" } else { "behind" }
             ),
-            remedy: "set the wall clock right before the next restart: the process begins from it".to_owned(),
+            remedy: "correct the wall clock before the next restart: the process starts from it".to_owned(),
         })
     }
 }
@@ -139,6 +139,12 @@ trait Machine: fmt::Debug + Send + Sync + 'static {
     fn steady(&self) -> i64;
     /// Since the Unix epoch.
     fn wall(&self) -> i64;
+}
+
+/// The machine's steady clock, in microseconds: it counts suspends.
+#[cfg(any(feature = "dynamodb", feature = "redis"))]
+pub(crate) fn steady() -> i64 {
+    System.steady()
 }
 
 #[derive(Debug)]

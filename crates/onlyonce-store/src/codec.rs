@@ -1,7 +1,7 @@
 //! The versioned rest of a record: fields that nobody queries and that have no column (`sql.rs` has the columns).
 //!
-//! 1. The first byte is the version. Every released version can be read; the newest is written.
-//! 2. A rest has exactly one encoding: decoding and encoding again gives the same bytes.
+//! 1. The first byte is the version. Every released version can be read.
+//! 2. A rest has exactly one encoding: decoding and encoding again gives the same bytes, unless an answer in it is encrypted.
 //! 3. What cannot be decoded to its last byte is [`ErrorKind::Corrupt`], never a guess, a panic or a large allocation.
 //! 4. Its moments are absolute, in microseconds: one relative to the write is known only once the store has written, and so
 //!    is a column.
@@ -9,7 +9,8 @@
 //! # Version 1
 //!
 //! Integers are LEB128 varints in their shortest form; *text* and *bytes* are a length and so many bytes; an *option*
-//! is 0, or 1 and the value; a *span* is seconds and nanoseconds.
+//! is 0, or 1 and the value; a *span* is seconds and nanoseconds. A response is an option of its own: 0, or 1 and the response,
+//! or 2 and bytes: version and response, encrypted (`seal.rs`).
 //!
 //! | part | fields |
 //! |---|---|
@@ -17,32 +18,43 @@
 //! | fingerprint | version byte, 32 bytes, option of 32 bytes |
 //! | terms | as spans: lease, deadline, horizon, downstream retention; option of span (first question) |
 //! | relies on memory | bool |
-//! | progress | option of (text, effects) for the phase that is calling, option of response for what was found |
+//! | progress | option of (text, effects) for the phase that is calling, response for what was found |
 //! | evidence | option of (verdict, source, moment, attempt, option of text) |
 //! | retryable | option of span (retry after) |
 //! | unknown | integers (answers, failures), option of moment (asked anew) |
+//! | accepted | option of (moment until which it is run again, span of the longest pause) |
 //! | history | number of entries, the entries, integer (left out), number of tokens, 16 bytes each |
 //!
 //! An *entry* is a moment, attempt, what, source, option of said, bool (contradicts), options of text (who, source, detail).
 //! A *response* is its status, the number of headers, name and value of each as bytes, and the body as bytes.
+//!
+//! # Version 2
+//!
+//! Version 1 with the trace of the last attempt, 16 bytes, behind the version. Only what was traced is written so: without
+//! `[telemetry]` every rest is of version 1.
 
-mod reader;
-mod writer;
+pub(crate) mod reader;
+pub(crate) mod writer;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::history::{Entry, History, Said, What};
-use onlyonce_core::record::{Asking, Calling, Effects, Evidence, Response, Source, Token, Verdict};
+use onlyonce_core::record::{
+    Accepted, Asking, Calling, Effects, Evidence, Response, Source, Token, TraceId, Verdict,
+};
 use onlyonce_core::time::Timestamp;
 
 use self::reader::Reader;
 use self::writer::Writer;
+use crate::seal::{Kind, Opener};
 use crate::{Error, ErrorKind};
 
-/// The version that is written.
-pub(crate) const VERSION: u8 = 1;
+/// The version of a rest without a trace, and of an answer by itself.
+const VERSION: u8 = 1;
+/// The version of a rest with a trace.
+const VERSION_TRACED: u8 = 2;
 
 /// Fields without a column. Those of one state are empty in the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,12 +73,31 @@ pub(crate) struct Rest {
     pub(crate) retry_after: Option<Duration>,
     /// Of an unknown record: how the reconciler has fared.
     pub(crate) asking: Asking,
+    pub(crate) accepted: Option<Accepted>,
     pub(crate) history: History,
+    pub(crate) trace: Option<TraceId>,
+}
+
+/// Encrypted answers, written in place of those of a rest.
+#[derive(Debug, Default)]
+pub(crate) struct Sealed {
+    pub(crate) found: Option<Vec<u8>>,
+    pub(crate) evidence: Option<Vec<u8>>,
+}
+
+/// An answer by itself, as it is encrypted.
+pub(crate) fn encode_response(response: &Response) -> Vec<u8> {
+    let mut out = Writer::new(VERSION);
+    write_response(&mut out, response);
+    out.finish()
 }
 
 /// The blob of a rest.
-pub(crate) fn encode(rest: &Rest) -> Vec<u8> {
-    let mut out = Writer::new(VERSION);
+pub(crate) fn encode(rest: &Rest, sealed: &Sealed) -> Vec<u8> {
+    let mut out = Writer::new(if rest.trace.is_some() { VERSION_TRACED } else { VERSION });
+    if let Some(TraceId(trace)) = &rest.trace {
+        out.array(trace);
+    }
     write_fingerprint(&mut out, &rest.fingerprint);
     for span in [rest.lease, rest.deadline, rest.horizon, rest.downstream_retention] {
         out.span(span);
@@ -77,25 +108,35 @@ pub(crate) fn encode(rest: &Rest) -> Vec<u8> {
         out.text(&calling.phase);
         write_effects(out, calling.effects);
     });
-    out.option(rest.found.as_deref(), write_response);
-    out.option(rest.evidence.as_deref(), write_evidence);
+    write_answer(&mut out, rest.found.as_deref(), sealed.found.as_deref());
+    out.option(rest.evidence.as_deref(), |out, evidence| {
+        write_evidence(out, evidence, sealed.evidence.as_deref());
+    });
     out.option(rest.retry_after, Writer::span);
     out.integer(rest.asking.answers.into());
     out.integer(rest.asking.failures.into());
     out.option(rest.asking.anew_at, write_moment);
+    out.option(rest.accepted, |out, accepted| {
+        write_moment(out, accepted.until);
+        out.span(accepted.pause_max);
+    });
     write_history(&mut out, &rest.history);
     out.finish()
 }
 
-/// The rest of a blob.
+/// The rest of a blob. An answer whose key is missing is left out, and `opener` knows it.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Corrupt`] for whatever [`encode`] of this release and those before it did not write.
-pub(crate) fn decode(blob: &[u8]) -> Result<Rest, Error> {
+pub(crate) fn decode(blob: &[u8], opener: &mut Opener<'_>) -> Result<Rest, Error> {
     let mut from = Reader::new(blob);
     match from.byte("version")? {
-        1 => read_v1(from),
+        VERSION => read_fields(from, None, opener),
+        VERSION_TRACED => {
+            let trace = from.array("trace").map(TraceId)?;
+            read_fields(from, Some(trace), opener)
+        }
         0 => Err(Error::new(
             ErrorKind::Corrupt,
             "column \"rest\" has version 0, which no release has written; \
@@ -104,14 +145,14 @@ pub(crate) fn decode(blob: &[u8]) -> Result<Rest, Error> {
         newer => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "column \"rest\" has version {newer}, this release reads up to {VERSION}: \
+                "column \"rest\" has version {newer}, this release reads up to {VERSION_TRACED}: \
                  it was written by a newer release; upgrade this node"
             ),
         )),
     }
 }
 
-fn read_v1(mut from: Reader<'_>) -> Result<Rest, Error> {
+fn read_fields(mut from: Reader<'_>, trace: Option<TraceId>, opener: &mut Opener<'_>) -> Result<Rest, Error> {
     let from = &mut from;
     // Fields are read in the order in which they are written here.
     let rest = Rest {
@@ -125,8 +166,8 @@ fn read_v1(mut from: Reader<'_>) -> Result<Rest, Error> {
         calling: from.option("calling phase", |from| {
             Ok(Calling { phase: from.shared_text("calling phase")?, effects: read_effects(from)? })
         })?,
-        found: from.option("found response", read_response)?,
-        evidence: from.option("evidence", read_evidence)?,
+        found: read_answer(from, "found response", Kind::Found, opener)?,
+        evidence: from.option("evidence", |from| read_evidence(from, opener))?,
         retry_after: from.option("retry_after", |from| from.span("retry_after"))?,
         asking: Asking {
             answers: from.integer("number of answers")?,
@@ -134,7 +175,12 @@ fn read_v1(mut from: Reader<'_>) -> Result<Rest, Error> {
             anew_at: from
                 .option("moment it was asked anew", |from| read_moment(from, "moment it was asked anew"))?,
         },
+        accepted: from.option("acceptance", |from| {
+            let until = read_moment(from, "end of the acceptance")?;
+            Ok(Accepted { until, pause_max: from.span("longest pause")? })
+        })?,
         history: read_history(from)?,
+        trace,
     };
     from.end()?;
     Ok(rest)
@@ -194,6 +240,49 @@ fn read_response(from: &mut Reader<'_>) -> Result<Arc<Response>, Error> {
     Ok(Arc::new(Response { status, headers, body: from.shared_bytes("response body")? }))
 }
 
+fn write_answer(out: &mut Writer, response: Option<&Response>, sealed: Option<&[u8]>) {
+    match (response, sealed) {
+        (None, _) => out.byte(0),
+        (Some(response), None) => {
+            out.byte(1);
+            write_response(out, response);
+        }
+        (Some(_), Some(sealed)) => {
+            out.byte(2);
+            out.bytes(sealed);
+        }
+    }
+}
+
+fn read_answer(
+    from: &mut Reader<'_>,
+    what: &str,
+    kind: Kind,
+    opener: &mut Opener<'_>,
+) -> Result<Option<Arc<Response>>, Error> {
+    match from.byte(what)? {
+        0 => Ok(None),
+        1 => read_response(from).map(Some),
+        2 => {
+            let opened = opener.open(kind, from.bytes(what)?);
+            let opened = opened.map_err(|_| reader::corrupt(&format!("has a {what} that was altered")))?;
+            opened.map(|plain| decode_response(&plain)).transpose()
+        }
+        tag => Err(reader::unknown_tag(what, tag)),
+    }
+}
+
+fn decode_response(plain: &[u8]) -> Result<Arc<Response>, Error> {
+    let mut from = Reader::new(plain);
+    match from.byte("version of an encrypted answer")? {
+        VERSION => {}
+        other => return Err(reader::unknown_tag("version of an encrypted answer", other)),
+    }
+    let response = read_response(&mut from)?;
+    from.end()?;
+    Ok(response)
+}
+
 fn write_source(out: &mut Writer, source: Source) {
     out.byte(match source {
         Source::Attempt => 0,
@@ -201,6 +290,7 @@ fn write_source(out: &mut Writer, source: Source) {
         Source::Webhook => 2,
         Source::Operator => 3,
         Source::Sweeper => 4,
+        Source::Caller => 5,
     });
 }
 
@@ -211,15 +301,16 @@ fn read_source(from: &mut Reader<'_>) -> Result<Source, Error> {
         2 => Ok(Source::Webhook),
         3 => Ok(Source::Operator),
         4 => Ok(Source::Sweeper),
+        5 => Ok(Source::Caller),
         tag => Err(reader::unknown_tag("source", tag)),
     }
 }
 
-fn write_evidence(out: &mut Writer, evidence: &Evidence) {
+fn write_evidence(out: &mut Writer, evidence: &Evidence, sealed: Option<&[u8]>) {
     match &evidence.verdict {
         Verdict::Happened(response) => {
             out.byte(0);
-            out.option(response.as_deref(), write_response);
+            write_answer(out, response.as_deref(), sealed);
         }
         Verdict::DidNotHappen { never_will } => {
             out.byte(1);
@@ -233,9 +324,9 @@ fn write_evidence(out: &mut Writer, evidence: &Evidence) {
     out.option(evidence.source.as_deref(), Writer::text);
 }
 
-fn read_evidence(from: &mut Reader<'_>) -> Result<Box<Evidence>, Error> {
+fn read_evidence(from: &mut Reader<'_>, opener: &mut Opener<'_>) -> Result<Box<Evidence>, Error> {
     let verdict = match from.byte("verdict")? {
-        0 => Verdict::Happened(from.option("verdict's response", read_response)?),
+        0 => Verdict::Happened(read_answer(from, "verdict's response", Kind::Evidence, opener)?),
         1 => Verdict::DidNotHappen { never_will: from.flag("never_will")? },
         2 => Verdict::StillUnknown,
         tag => return Err(reader::unknown_tag("verdict", tag)),

@@ -27,7 +27,9 @@
 //! 5. A case fails by panicking. `tests/it/broken.rs` in this crate runs the suite on broken engines: each is caught by the
 //!    case that is named for it. A promise that no broken engine breaks is not tested.
 
+pub mod accepted;
 pub mod agreement;
+pub mod alive;
 pub mod audit;
 pub mod clock;
 pub mod epoch;
@@ -36,6 +38,7 @@ pub mod outbox;
 pub mod random;
 pub mod reap;
 pub mod record;
+pub mod results;
 pub mod scan;
 pub mod search;
 pub mod story;
@@ -100,6 +103,8 @@ macro_rules! conformance {
             scan::what_is_not_due_is_not_shown
             scan::what_is_due_follows_the_last_write
             scan::unknown_records_come_oldest_first
+            scan::pending_records_come_oldest_first
+            scan::the_archive_is_listed
             scan::a_cursor_of_somebody_elses_is_refused
             scan::an_empty_store_has_one_empty_page
             search::a_search_finds_a_key_and_the_beginning_of_one
@@ -109,6 +114,10 @@ macro_rules! conformance {
             search::a_search_finds_an_id_in_hex
             search::a_search_goes_with_every_other_filter
             search::dead_letters_are_listed_alone
+            alive::records_that_have_not_expired_are_counted_by_scope_and_in_all
+            alive::records_are_counted_up_to_the_limit
+            alive::a_record_that_expires_is_no_longer_counted
+            alive::preparing_to_count_again_and_at_once_changes_nothing
             audit::an_entry_is_written_with_its_change
             audit::an_entry_of_a_lost_swap_is_not_written
             audit::an_entry_that_is_sent_twice_is_written_once
@@ -144,13 +153,35 @@ macro_rules! conformance {
             outbox::a_store_without_an_outbox_refuses_messages
             outbox::a_claimed_message_is_nobody_elses_until_the_claim_lapses
             outbox::a_lapsed_claim_is_fenced
+            outbox::deliveries_that_end_together_are_each_settled
             outbox::a_late_settlement_counts_while_nobody_else_has_the_message
             outbox::a_failed_delivery_comes_again_after_its_pause
             outbox::a_delivered_message_keeps_the_providers_id
             outbox::a_message_with_a_delay_waits_for_it
             outbox::a_delivered_message_never_comes_again
             outbox::dead_letters_keep_every_error
+            outbox::only_failures_that_count_are_counted
+            outbox::no_more_is_claimed_than_is_wanted_of_each_destination
+            outbox::of_a_group_one_is_claimed_at_a_time_in_the_order_of_numbers
+            outbox::a_message_holds_up_those_behind_it_and_nobody_else
+            outbox::a_dead_letter_blocks_its_group_or_is_passed
+            outbox::a_redriven_dead_letter_keeps_its_key_and_its_place
+            outbox::a_discarded_message_is_gone_and_frees_its_group
+            outbox::messages_are_listed_by_state_and_destination
+            outbox::the_oldest_message_counts_from_when_it_was_first_due
+            outbox::only_delivered_messages_are_pruned_and_by_age
             outbox::concurrent_relays_never_share_a_message
+            outbox::concurrent_relays_keep_the_order_of_groups
+            results::a_result_is_written_with_its_recovery_point
+            results::a_result_of_a_lost_swap_is_not_written
+            results::results_belong_to_one_use_of_a_key
+            results::results_go_with_their_record
+            results::half_done_work_is_never_deleted
+            accepted::a_request_is_stored_with_its_record
+            accepted::a_request_goes_with_the_write_that_ends_the_work
+            accepted::a_request_of_a_lost_swap_is_not_stored
+            accepted::a_request_belongs_to_one_use_of_a_key
+            accepted::a_request_goes_with_its_record
             agreement::random_operations_agree_with_memory
         );
     };

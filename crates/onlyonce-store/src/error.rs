@@ -1,6 +1,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use crate::Unreadable;
+
 /// Something a store could not do. Branch on [`Error::kind`]; read the message.
 #[derive(Debug)]
 pub struct Error {
@@ -8,6 +10,7 @@ pub struct Error {
     message: String,
     wrote_nothing: bool,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    unreadable: Option<Box<Unreadable>>,
 }
 
 /// What kind of failure it was.
@@ -19,6 +22,9 @@ pub enum ErrorKind {
     Busy,
     /// What is stored cannot be understood. Never retried: somebody must look.
     Corrupt,
+    /// What is stored is encrypted with a key that this node does not have. Nothing was written. It can be read once the node
+    /// has the key.
+    Undecryptable,
     /// The store is not what the settings say.
     Misconfigured,
     /// Anything else.
@@ -28,7 +34,7 @@ pub enum ErrorKind {
 impl Error {
     /// A failure of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), wrote_nothing: false, source: None }
+        Self { kind, message: message.into(), wrote_nothing: false, source: None, unreadable: None }
     }
 
     /// The same with its cause.
@@ -48,6 +54,25 @@ impl Error {
     /// Whether a write certainly did not take place, and never will. False where nobody knows.
     pub const fn wrote_nothing(&self) -> bool {
         self.wrote_nothing
+    }
+
+    /// The record's key is missing; what can be told of the record goes with it.
+    #[cfg(any(
+        feature = "dynamodb",
+        feature = "mysql",
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "redis",
+        test
+    ))]
+    pub(crate) fn undecryptable(message: String, unreadable: Unreadable) -> Self {
+        let error = Self::new(ErrorKind::Undecryptable, message).having_written_nothing();
+        Self { unreadable: Some(Box::new(unreadable)), ..error }
+    }
+
+    /// What can be told of a record whose key is missing.
+    pub fn unreadable(&self) -> Option<&Unreadable> {
+        self.unreadable.as_deref()
     }
 
     /// What to branch on.

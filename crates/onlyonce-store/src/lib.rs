@@ -18,42 +18,90 @@
 //! Every SQL engine keeps a record as a row of the same columns (`sql.rs`), so that people can read it and other
 //! programs can change it: with a new revision and a stamp that is not earlier. Every node sees that at its next look.
 
+pub mod accepted;
 pub mod audit;
-#[cfg(any(feature = "postgres", test))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis", test))]
 mod batch;
 pub mod clock;
-#[cfg(any(feature = "sqlite", feature = "postgres", test))]
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "redis",
+    test
+))]
 mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod copies;
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
 mod error;
 #[doc(hidden)]
 pub mod failpoint;
+#[cfg(any(feature = "dynamodb", feature = "mysql", feature = "postgres"))]
+#[cfg_attr(
+    not(any(feature = "mysql", feature = "postgres")),
+    allow(dead_code, reason = "DynamoDB has failures of its own")
+)]
+mod failure;
 #[doc(hidden)]
 pub mod hash;
 mod listing;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 pub mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod promises;
+#[cfg(feature = "redis")]
+pub mod redis;
+pub mod result;
 mod schema;
-#[cfg(any(feature = "sqlite", feature = "postgres", test))]
+pub mod seal;
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "redis",
+    test
+))]
+#[cfg_attr(
+    not(any(feature = "mysql", feature = "sqlite", feature = "postgres")),
+    allow(dead_code, unused_imports, reason = "Redis and DynamoDB have the columns, and no statements")
+)]
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "dynamodb", feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg_attr(
+    not(any(feature = "mysql", feature = "postgres", feature = "redis")),
+    allow(dead_code, reason = "DynamoDB has the parts of a URL, and no certificates of its own")
+)]
+mod ssl;
+mod unreadable;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub mod user;
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 pub use audit::Audit;
+use bytes::Bytes;
 pub use error::{Error, ErrorKind};
 pub use listing::{Cursor, Order, Page, Query, Search};
+use onlyonce_core::machine;
 use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, StateName};
 use onlyonce_core::time::Timestamp;
 pub use outbox::Outbox;
 pub use promises::{Finding, Level, Promises};
+use result::{PhaseResult, Results};
 pub use schema::{Migration, Schema};
+pub use unreadable::{KeyUse, Unreadable};
 
 /// A place to keep records.
 #[async_trait]
@@ -77,6 +125,23 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// How many records there are in each state, for operators; in time that does not grow with the store.
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error>;
 
+    /// How many records have not expired, of a scope or in all, counted up to `limit`. Fast once
+    /// [`Store::prepare_counting`] has been called.
+    ///
+    /// # Errors
+    ///
+    /// Where the store does not answer; `Misconfigured` where this engine cannot count.
+    async fn count_alive(&self, _scope: Option<[u8; 32]>, _limit: u64) -> Result<Alive, Error> {
+        let message = "this store cannot count the records of a scope; unset limits.keys_alive and limits.keys_alive_total";
+        Err(Error::new(ErrorKind::Misconfigured, message))
+    }
+
+    /// Makes [`Store::count_alive`] fast, where that takes an index: it costs every write a little, so it is made only for
+    /// those who count. Safe from many processes at once, and more than once.
+    async fn prepare_counting(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// How often records were changed here that nobody expects to change: what is completed, and forgotten or judged
     /// anew. Whoever keeps a copy of a completed record looks at this, and at a new epoch trusts no copy that is older.
     async fn epoch(&self) -> Result<EpochSeen, Error>;
@@ -90,8 +155,24 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The results of the committed phases of one use of a key, in order: of the record with this id that was reserved at
+    /// `used_at`.
+    async fn results(&self, id: Id, used_at: Timestamp) -> Result<Vec<PhaseResult>, Error>;
+
+    /// The stored request of accepted work that has not ended: of the record with this id that was reserved at `used_at`.
+    async fn request(&self, id: Id, used_at: Timestamp) -> Result<Option<Bytes>, Error>;
+
+    /// How many requests of accepted work are stored; of more than `limit`, `limit`.
+    async fn requests(&self, limit: usize) -> Result<usize, Error>;
+
     /// What is wrong, risky or worth knowing about this store as it is set up now.
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// The keys of [`seal::Keyring`]s that something stored here is encrypted with, and how many rows need each. It reads all
+    /// of them: for operators who take a key out of use.
+    async fn keys_in_use(&self) -> Result<Vec<KeyUse>, Error> {
         Ok(Vec::new())
     }
 
@@ -108,6 +189,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// The log of what operators changed.
     fn audit(&self) -> &dyn Audit;
+
+    /// The engine itself, for what it alone can do in a transaction of the user's own; none where it can nothing of that.
+    fn as_any(&self) -> Option<&dyn std::any::Any> {
+        None
+    }
 
     /// The largest record that can be stored, where there is a limit.
     fn record_bytes_max(&self) -> Option<usize> {
@@ -135,6 +221,18 @@ impl Change {
         Self { expected, revision, next, with: Attached::default() }
     }
 
+    /// A write on what was seen. The results of phases that it ends, and the request of accepted work that it ends, go with it.
+    pub fn after(seen: Option<&Seen>, revision: Revision, next: Box<Draft>) -> Self {
+        let mut with = Attached::default();
+        if machine::ends_progress(seen, &next) {
+            with.results = Results::Drop;
+        }
+        if machine::ends_acceptance(seen, &next) {
+            with.request = accepted::Request::Drop;
+        }
+        Self { expected: seen.map(|seen| seen.revision), revision, next, with }
+    }
+
     /// The same, with these messages.
     #[must_use]
     pub fn with_messages(mut self, messages: Vec<outbox::Message>) -> Self {
@@ -148,6 +246,20 @@ impl Change {
         self.with.audit = entry;
         self
     }
+
+    /// The same, and this becomes of the stored request of its work.
+    #[must_use]
+    pub fn with_request(mut self, request: accepted::Request) -> Self {
+        self.with.request = request;
+        self
+    }
+
+    /// The same, and this becomes of the results of its phases.
+    #[must_use]
+    pub fn with_results(mut self, results: Results) -> Self {
+        self.with.results = results;
+        self
+    }
 }
 
 /// What is stored with a record in one commit: both are there, or neither.
@@ -158,12 +270,25 @@ pub struct Attached {
     pub messages: Vec<outbox::Message>,
     /// The entry of the audit log, where an operator made this change.
     pub audit: Option<audit::Entry>,
+    /// What becomes of the results of its phases.
+    pub results: Results,
+    /// What becomes of the stored request of its work.
+    pub request: accepted::Request,
 }
 
 impl Attached {
     /// Whether the record is written alone.
     pub fn is_empty(&self) -> bool {
-        self.messages.is_empty() && self.audit.is_none()
+        self.messages.is_empty()
+            && self.audit.is_none()
+            && self.results == Results::Keep
+            && self.request == accepted::Request::Keep
+    }
+
+    /// Whether an engine that writes many records together writes this one with others: at most a request goes with it.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn is_batched(&self) -> bool {
+        self.messages.is_empty() && self.audit.is_none() && self.results == Results::Keep
     }
 }
 
@@ -175,6 +300,15 @@ pub enum Swapped {
     /// The record was at another revision; as it stands now, where it still exists. `None` on an insert means that it
     /// came and went: look again.
     Lost(Option<Seen>),
+}
+
+/// How many records have not expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alive {
+    /// So many, or the limit up to which they were counted.
+    pub count: u64,
+    /// How long until the next of a scope expires; none where that is not known.
+    pub next_expiry: Option<Duration>,
 }
 
 /// How many records there are of a kind.

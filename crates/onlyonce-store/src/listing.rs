@@ -8,7 +8,7 @@ use onlyonce_core::record::{Id, Record, Seen, StateSet};
 use onlyonce_core::time::Timestamp;
 use std::sync::Arc;
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, Unreadable};
 
 /// Which records to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,11 @@ impl Query {
         Self { order: Order::UnknownSince, ..Self::all(limit) }
     }
 
+    /// What was accepted and has not begun, the oldest first.
+    pub fn pending_since(limit: usize) -> Self {
+        Self { order: Order::PendingSince, ..Self::all(limit) }
+    }
+
     /// Whether a record passes the filters.
     pub(crate) fn covers(&self, record: &Record) -> bool {
         self.states.contains(record.state.name())
@@ -66,7 +71,13 @@ impl Query {
     }
 
     /// Whether a record may be left out for another reason than its order.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    #[cfg(any(
+        feature = "dynamodb",
+        feature = "mysql",
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "redis"
+    ))]
     pub(crate) fn is_narrow(&self) -> bool {
         let is_filtered = self.scope.is_some() || self.route.is_some() || self.search.is_some();
         is_filtered || self.dead_letter || self.states != StateSet::ALL
@@ -108,7 +119,14 @@ impl Search {
     }
 
     /// The scopes and ids that begin so; none where the text is no beginning of one.
-    #[cfg(any(feature = "sqlite", feature = "postgres", test))]
+    #[cfg(any(
+        feature = "dynamodb",
+        feature = "mysql",
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "redis",
+        test
+    ))]
     pub(crate) fn digests(&self) -> Option<Digests> {
         let prefix = self.hex_prefix()?;
         let filled = |digit: char| {
@@ -142,7 +160,14 @@ impl Search {
 }
 
 /// All digests that begin alike, from the first to the last.
-#[cfg(any(feature = "sqlite", feature = "postgres", test))]
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "redis",
+    test
+))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digests {
     pub(crate) first: [u8; 32],
@@ -160,6 +185,11 @@ pub enum Order {
     Due,
     /// Those whose outcome is unknown, by (since when, id). A page may be short, or empty, and still have a next.
     UnknownSince,
+    /// Those that were accepted and have not begun, by (creation, id). A page may be short, or empty, and still have a next.
+    PendingSince,
+    /// Expired uses of keys that were kept ([`Expired::Keep`](crate::Expired::Keep)), in the order they were archived; none
+    /// where this engine keeps none. A page may be short, or empty, and still have a next.
+    Archived,
 }
 
 /// Where a page ended. Opaque: it is given back as it came.
@@ -171,6 +201,8 @@ pub struct Cursor(pub Box<[u8]>);
 pub struct Page {
     /// The records.
     pub records: Vec<(Id, Seen)>,
+    /// Those among them whose encryption key is missing, in the same order.
+    pub unreadable: Vec<Unreadable>,
     /// Where to go on; none where this was the last page.
     pub next: Option<Cursor>,
 }
@@ -178,7 +210,7 @@ pub struct Page {
 /// What the engines here put into a cursor: the last record that the page examined, and what it was listed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    /// When it was due, or since when it was unknown; in [`Order::Any`] whatever the engine goes by.
+    /// When it was due, created, or since when it was unknown; in other orders whatever the engine goes by.
     pub(crate) at: Timestamp,
     pub(crate) id: Id,
 }
@@ -211,7 +243,7 @@ impl Place {
 }
 
 pub(crate) fn foreign() -> Error {
-    Error::new(ErrorKind::Other, "the cursor is none of this listing's; begin the listing anew without one")
+    Error::new(ErrorKind::Other, "the cursor does not belong to this listing; start again without one")
 }
 
 /// What an engine found for a page.
@@ -234,6 +266,31 @@ impl<T> Found<T> {
         let next = if self.records.len() > limit { last } else { self.examined };
         self.records.truncate(limit);
         (self.records.into_iter().map(|(_, record)| record).collect(), next.map(Place::cursor))
+    }
+
+    /// The page of a query, whose records are decoded by `read`. A listing for workers (due, unknown) skips what cannot be
+    /// decoded, so that one damaged record does not block all others; a listing for people returns the error.
+    #[cfg(any(feature = "dynamodb", feature = "mysql", feature = "postgres", feature = "redis"))]
+    pub(crate) fn read(
+        self,
+        query: &Query,
+        read: impl Fn(T) -> Result<(Id, Seen), Error>,
+    ) -> Result<Page, Error> {
+        let (found, next) = self.page(query.limit);
+        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+        for record in found {
+            let seen = read(record);
+            let unread = seen.as_ref().err().and_then(Error::unreadable).cloned();
+            match (query.order, seen) {
+                (_, Ok(seen)) => records.push(seen),
+                (_, Err(_)) if unread.is_some() => unreadable.extend(unread),
+                (Order::Any | Order::Archived, Err(error)) => return Err(error),
+                (Order::Due | Order::UnknownSince | Order::PendingSince, Err(error)) => {
+                    tracing::warn!("skipped in a listing: {error}");
+                }
+            }
+        }
+        Ok(Page { records, unreadable, next })
     }
 }
 

@@ -10,7 +10,7 @@
 //!    the latest before it is read.
 //! 4. Messages and audit entries are stored under the same lock as their record: both are there, or neither.
 //!
-//! **Lock order**: a shard, then the outbox or the audit log. Nothing locks two shards at once, and nothing locks a shard
+//! **Lock order**: a shard, then the outbox, then the audit log. Nothing locks two shards at once, and nothing locks a shard
 //! while it holds one of those. The clock is read under the lock that guards what is stamped, so the stamps of a row never go backwards.
 //!
 //! A listing is not a snapshot: it reads shard after shard, and may or may not show what changes meanwhile.
@@ -45,18 +45,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use onlyonce_core::machine;
 use onlyonce_core::record::{Draft, Id, Record, Revision, Seen, StateName, Token};
 use onlyonce_core::time::Timestamp;
 
 use self::due::{Due, Position};
 use self::outbox::Messages;
+use crate::accepted::Request;
 use crate::clock::{Clock, SystemClock};
 use crate::hash::ById;
 use crate::listing::{self, Place};
-use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
+use crate::outbox::{Census, Changed, Claimed, Claims, Item, Outbox, Payload, Settled, Wanted};
 use crate::promises::{self, Expiry, Listing, Promises, Survives};
-use crate::{Audit, Change, Count, Epoch, EpochSeen, Error, Order, Page, Query, Store, Swapped};
+use crate::result::{PhaseResult, Results};
+use crate::{Alive, Audit, Change, Count, Epoch, EpochSeen, Error, Order, Page, Query, Store, Swapped};
 
 /// A power of two: a shard is chosen by the first bits of an id. With 256, the due index was seldom in the CPU cache.
 const SHARDS: usize = 64;
@@ -88,6 +91,8 @@ struct Row {
     revision: Revision,
     due_at: Option<Timestamp>,
     position: Position,
+    results: Vec<PhaseResult>,
+    request: Option<Bytes>,
 }
 
 impl Memory {
@@ -126,13 +131,19 @@ impl Memory {
             return (Swapped::Lost(current.map(|row| row.seen(now))), None);
         }
         let position = current.map_or(Position::NONE, |row| row.position);
+        let results = results_after(current, change.with.results);
+        let request = match change.with.request {
+            Request::Keep => current.and_then(|row| row.request.clone()),
+            Request::Drop => None,
+            Request::Put(request) => Some(request),
+        };
         if !change.with.messages.is_empty() {
-            lock(&self.messages).store(change.with.messages, now);
+            lock(&self.messages).store(id, change.with.messages, now);
         }
         if let Some(entry) = change.with.audit {
             lock(&self.log).write(entry, now);
         }
-        let mut row = Row::new(*change.next, change.revision, now, position);
+        let mut row = Row { results, request, ..Row::new(*change.next, change.revision, now, position) };
         due.note(id, &mut row);
         let swapped = Swapped::Applied(row.seen(now));
         let old = put(entry, row);
@@ -180,14 +191,14 @@ impl Memory {
         first_of(found, query)
     }
 
-    /// Reads every row: a store that is lost with its process never has many unknown records.
-    fn list_unknown(&self, query: &Query, after: Place) -> Vec<Found> {
+    /// Reads every row: a store that is lost with its process never has many unknown or pending records.
+    fn list_since(&self, query: &Query, after: Place, since: fn(&Record) -> Option<Timestamp>) -> Vec<Found> {
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = lock(shard);
             let now = self.clock.now();
             for (id, row) in &shard.rows {
-                let Some(since) = machine::unknown_since(&row.record) else { continue };
+                let Some(since) = since(&row.record) else { continue };
                 if (Place { at: since, id: *id }) > after && query.covers(&row.record) {
                     found.push(row.found(*id, since, now));
                 }
@@ -240,7 +251,8 @@ impl Shard {
 impl Row {
     fn new(draft: Draft, revision: Revision, now: Timestamp, position: Position) -> Self {
         let due_at = draft.due().stamp(now);
-        Self { record: Arc::new(draft.stamp(now)), revision, due_at, position }
+        let record = Arc::new(draft.stamp(now));
+        Self { record, revision, due_at, position, results: Vec::new(), request: None }
     }
 
     fn found(&self, id: Id, at: Timestamp, now: Timestamp) -> Found {
@@ -274,10 +286,13 @@ impl Store for Memory {
         let found = match query.order {
             Order::Any => self.list_by_id(&query, after),
             Order::Due => self.list_due(&query, Place::or_start(after)),
-            Order::UnknownSince => self.list_unknown(&query, Place::or_start(after)),
+            Order::UnknownSince => self.list_since(&query, Place::or_start(after), machine::unknown_since),
+            Order::PendingSince => self.list_since(&query, Place::or_start(after), machine::pending_since),
+            // Nothing is archived here.
+            Order::Archived => Vec::new(),
         };
         let (records, next) = listing::Found::all(found).page(query.limit);
-        Ok(Page { records, next })
+        Ok(Page { records, unreadable: Vec::new(), next })
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
@@ -315,6 +330,26 @@ impl Store for Memory {
         Ok(counts.into_iter().map(|(state, count)| (state, Count::Exact(count))).collect())
     }
 
+    async fn count_alive(&self, scope: Option<[u8; 32]>, limit: u64) -> Result<Alive, Error> {
+        let (mut count, mut next_expiry) = (0, None);
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let now = self.clock.now();
+            for row in shard.rows.values() {
+                if scope.is_some_and(|scope| *row.record.scope.digest() != scope) {
+                    continue;
+                }
+                let left = machine::facts(&row.record).expires_at.map(|expires_at| expires_at.since(now));
+                if left == Some(Duration::ZERO) {
+                    continue;
+                }
+                count += 1;
+                next_expiry = next_expiry.into_iter().chain(left).min();
+            }
+        }
+        Ok(Alive { count: count.min(limit), next_expiry: next_expiry.filter(|_| scope.is_some()) })
+    }
+
     async fn epoch(&self) -> Result<EpochSeen, Error> {
         Ok(EpochSeen { epoch: *lock(&self.epoch), now: self.clock.now(), store: self.name })
     }
@@ -325,6 +360,25 @@ impl Store for Memory {
         Ok(())
     }
 
+    async fn results(&self, id: Id, used_at: Timestamp) -> Result<Vec<PhaseResult>, Error> {
+        let shard = self.shard(id);
+        let row = shard.rows.get(&id).filter(|row| row.record.created_at == used_at);
+        Ok(row.map_or_else(Vec::new, |row| row.results.clone()))
+    }
+
+    async fn request(&self, id: Id, used_at: Timestamp) -> Result<Option<Bytes>, Error> {
+        let shard = self.shard(id);
+        let row = shard.rows.get(&id).filter(|row| row.record.created_at == used_at);
+        Ok(row.and_then(|row| row.request.clone()))
+    }
+
+    /// Reads every row: a store that is lost with its process never has much accepted work.
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        let stored =
+            |shard: &Mutex<Shard>| lock(shard).rows.values().filter(|row| row.request.is_some()).count();
+        Ok(self.shards.iter().map(stored).sum::<usize>().min(limit))
+    }
+
     fn promises(&self) -> Promises {
         Promises {
             clock: promises::Clock::One,
@@ -332,6 +386,8 @@ impl Store for Memory {
             listing: Listing::Immediate,
             expiry: Expiry::Ours,
             transactions: false,
+            shared: false,
+            encrypts: true,
         }
     }
 
@@ -364,24 +420,70 @@ impl Audit for Memory {
 
 #[async_trait]
 impl Outbox for Memory {
-    async fn claim(&self, token: Token, lease: Duration, limit: usize) -> Result<Vec<Claimed>, Error> {
+    async fn claim(&self, token: Token, wanted: &[Wanted]) -> Result<Claims, Error> {
         let mut messages = lock(&self.messages);
         let now = self.clock.now();
-        Ok(messages.claim(token, now, now.plus(lease), limit))
+        Ok(messages.claim(token, wanted, now))
     }
 
-    async fn settle(&self, key: &str, token: Token, settled: Settled) -> Result<bool, Error> {
+    async fn settle(&self, claimed: &Claimed, settled: Settled) -> Result<bool, Error> {
         let mut messages = lock(&self.messages);
         let now = self.clock.now();
-        Ok(messages.settle(key, token, settled, now))
+        Ok(messages.settle(claimed, settled, now))
     }
 
-    async fn provider_id(&self, key: &str) -> Result<Option<Arc<str>>, Error> {
-        Ok(lock(&self.messages).provider_id(key))
+    /// Nothing is held here: each claim judges by what it is told.
+    async fn pass_dead(&self, _destination: &str) -> Result<(), Error> {
+        Ok(())
     }
 
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
-        Ok(lock(&self.messages).dead(limit))
+    async fn list(&self, query: crate::outbox::Query) -> Result<crate::outbox::Page, Error> {
+        lock(&self.messages).list(&query)
+    }
+
+    async fn item(&self, number: u64) -> Result<Option<Item>, Error> {
+        Ok(lock(&self.messages).item(number))
+    }
+
+    async fn payload(&self, number: u64) -> Result<Option<Payload>, Error> {
+        Ok(lock(&self.messages).payload(number))
+    }
+
+    async fn redrive(&self, number: u64, entry: crate::audit::Entry) -> Result<Changed, Error> {
+        self.change_message(entry, |messages, now| messages.redrive(number, now))
+    }
+
+    async fn discard(&self, number: u64, entry: crate::audit::Entry) -> Result<Changed, Error> {
+        self.change_message(entry, |messages, now| messages.discard(number, now))
+    }
+
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        let mut messages = lock(&self.messages);
+        let now = self.clock.now();
+        Ok(messages.prune(age, limit, now))
+    }
+
+    async fn census(&self) -> Result<Census, Error> {
+        let messages = lock(&self.messages);
+        let now = self.clock.now();
+        Ok(messages.census(now))
+    }
+}
+
+impl Memory {
+    /// A change to a message, and its entry under the same lock.
+    fn change_message(
+        &self,
+        entry: crate::audit::Entry,
+        change: impl FnOnce(&mut Messages, Timestamp) -> Changed,
+    ) -> Result<Changed, Error> {
+        let mut messages = lock(&self.messages);
+        let now = self.clock.now();
+        let changed = change(&mut messages, now);
+        if changed == Changed::Applied {
+            lock(&self.log).write(entry, now);
+        }
+        Ok(changed)
     }
 }
 
@@ -395,6 +497,21 @@ impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the rows: they are client data, and long.
         f.debug_struct("Memory").field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
+fn results_after(row: Option<&Row>, change: Results) -> Vec<PhaseResult> {
+    let results = row.map_or_else(Vec::new, |row| row.results.clone());
+    match change {
+        Results::Keep => results,
+        Results::Drop => Vec::new(),
+        Results::Add(added) => {
+            let mut results: Vec<_> =
+                results.into_iter().filter(|result| result.number != added.number).collect();
+            results.push(added);
+            results.sort_by_key(|result| result.number);
+            results
+        }
     }
 }
 
@@ -414,7 +531,7 @@ fn put(entry: Entry<'_, Id, Row>, row: Row) -> Option<Row> {
 }
 
 /// 128 random bits: unique among all stores of all processes.
-fn random_name() -> [u8; 16] {
+pub(crate) fn random_name() -> [u8; 16] {
     let random = RandomState::new();
     let [high, low] = [0_u8, 1].map(|half| random.hash_one(half).to_be_bytes());
     let mut name = [0; 16];
@@ -446,6 +563,7 @@ mod tests {
             policy: &Policy::default(),
             token: Token([3; 16]),
             admission: Admission::Run,
+            trace: None,
         };
         let Decision::Begin(draft) = decide(None, &request) else { panic!("an absent key runs") };
         (Id::of(&scope, &key), draft)

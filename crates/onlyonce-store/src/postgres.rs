@@ -39,6 +39,8 @@ mod doubt;
 mod erase;
 mod examine;
 mod failure;
+mod grants;
+mod index;
 mod look;
 mod migration;
 mod outbox;
@@ -49,6 +51,8 @@ mod scan;
 mod statement;
 mod tls;
 mod url;
+#[doc(hidden)]
+pub mod user;
 mod write;
 
 use std::fmt;
@@ -57,9 +61,13 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
+use onlyonce_core::time::Timestamp;
 use tokio::sync::Semaphore;
 use tokio_postgres::{Row, Transaction};
+
+pub use self::grants::grants;
 
 use self::doubt::Doubts;
 use self::examine::Settings;
@@ -71,11 +79,13 @@ use self::url::Database;
 use self::write::Answer;
 use crate::audit::Entry;
 use crate::batch::{Batcher, Limits};
-use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
+use crate::outbox::{Census, Changed, Claimed, Claims, Item, Outbox, Payload, Settled, Wanted};
 use crate::promises::{Clock, Expiry, Listing, Survives};
+use crate::result::PhaseResult;
+use crate::seal::Keyring;
 use crate::{
-    Audit, Change, Count, Epoch, EpochSeen, Error, ErrorKind, Expired, Finding, Page, Promises, Query,
-    Schema, Store, Swapped,
+    Alive, Audit, Change, Count, Epoch, EpochSeen, Error, ErrorKind, Expired, Finding, KeyUse, Page,
+    Promises, Query, Schema, Store, Swapped, sql,
 };
 
 /// How a database is used. Every value works; the defaults were measured.
@@ -90,6 +100,8 @@ pub struct Options {
     pub statement_timeout: Duration,
     /// How long a write waits for a lock on its record.
     pub lock_wait: Duration,
+    /// What answers, results of phases and payloads are encrypted with; none: they stand in clear.
+    pub keyring: Option<Keyring>,
 }
 
 impl Default for Options {
@@ -99,14 +111,15 @@ impl Default for Options {
             connections: 12,
             statement_timeout: Duration::from_secs(5),
             lock_wait: Duration::from_millis(500),
+            keyring: None,
         }
     }
 }
 
 /// The limits of a batch of writes. Three batches in flight were no faster than two.
 const LIMITS: Limits = Limits { rows_max: 256, bytes_max: 1 << 20, in_flight_max: 2 };
-/// The limits of a batch of reads, which are a few bytes each. At most two connections, briefly.
-const LOOKS: Limits = Limits { rows_max: 128, bytes_max: usize::MAX, in_flight_max: 2 };
+/// The limits of a batch of reads, and of one of deliveries that are settled: a few bytes each. At most two connections, briefly.
+const SMALL: Limits = Limits { rows_max: 128, bytes_max: usize::MAX, in_flight_max: 2 };
 /// How long a batch waits for a concurrent insert of one of its records, and a lone write for a row lock.
 const BATCH_LOCK_WAIT: Duration = Duration::from_millis(25);
 /// Connections for sweeper, reaper, relay and operators, and how long the server may work for them.
@@ -117,13 +130,17 @@ const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Postgres {
     swaps: Batcher<Swap, Answer>,
     looks: Batcher<Id, Looked>,
+    deliveries: Batcher<outbox::Done, bool>,
     /// Reads, and writes outside a batch.
     requests: Arc<Pool>,
     /// Half of the connections of `requests`: writes that wait for row locks leave the others to reads.
     alone: Arc<Semaphore>,
     background: Arc<Pool>,
     database: Arc<Database>,
+    /// What is sent in transactions of the user's own.
+    texts: user::Texts,
     expired: Expired,
+    keyring: Option<Keyring>,
     /// The oldest release that may use the schema, as last read.
     needs: AtomicI32,
 }
@@ -156,24 +173,33 @@ impl Postgres {
             ..tuning
         });
         examine::refuse_untested(&background.connect().await?.client, &database).await?;
+        let keyring = options.keyring.clone();
         let swaps = Batcher::new(LIMITS, move |swaps: Vec<Swap>| {
-            let batches = batches.clone();
-            async move { write::together(&batches, swaps).await }
+            let (batches, keyring) = (batches.clone(), keyring.clone());
+            async move { write::together(&batches, keyring.as_ref(), swaps).await }
         });
-        let looking = requests.clone();
-        let looks = Batcher::new(LOOKS, move |ids: Vec<Id>| {
-            let looking = looking.clone();
-            async move { look::together(&looking, ids).await }
+        let (looking, keyring) = (requests.clone(), options.keyring.clone());
+        let looks = Batcher::new(SMALL, move |ids: Vec<Id>| {
+            let (looking, keyring) = (looking.clone(), keyring.clone());
+            async move { look::together(&looking, keyring.as_ref(), ids).await }
+        });
+        let delivering = requests.clone();
+        let deliveries = Batcher::new(SMALL, move |done: Vec<outbox::Done>| {
+            let delivering = delivering.clone();
+            async move { outbox::deliver_together(&delivering, done).await }
         });
         let alone = Arc::new(Semaphore::new(options.connections.div_ceil(2).max(1)));
         Ok(Self {
+            texts: user::Texts::of(&database.quoted_schema()),
             swaps,
             looks,
+            deliveries,
             requests,
             alone,
             background,
             database,
             expired: options.expired,
+            keyring: options.keyring,
             needs: AtomicI32::new(0),
         })
     }
@@ -211,7 +237,12 @@ impl Postgres {
         change: Change,
     ) -> Result<Swapped, Error> {
         self.check_release()?;
-        write::in_transaction(transaction, &self.database, Swap::of(id, change)).await
+        let keyring = self.keyring.as_ref();
+        write::in_transaction(transaction, &self.database, keyring, Swap::of(id, change, keyring)).await
+    }
+
+    async fn swap_alone(&self, swap: Swap) -> Result<Swapped, Error> {
+        write::in_a_task(self.requests.clone(), self.alone.clone(), self.keyring.clone(), swap).await
     }
 
     /// Refuses reads and writes on a schema that a newer release has changed incompatibly.
@@ -233,26 +264,26 @@ impl Store for Postgres {
         self.check_release()?;
         match self.looks.ask(0, id).await? {
             Looked::Seen(seen) => Ok(seen),
-            Looked::Alone => look::alone(&self.requests, id).await,
+            Looked::Alone => look::alone(&self.requests, self.keyring.as_ref(), id).await,
         }
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
         self.check_release()?;
-        let swap = Swap::of(id, change);
-        // A write with messages or an audit entry is not batched: they belong to one row, and are rare.
-        if !swap.with.is_empty() {
-            return write::in_a_task(self.requests.clone(), self.alone.clone(), swap).await;
+        let swap = Swap::of(id, change, self.keyring.as_ref());
+        // A write with messages, an audit entry or a result is not batched: they belong to one row, and are rare.
+        if !swap.with.is_batched() {
+            return self.swap_alone(swap).await;
         }
         match self.swaps.submit(id, swap.bytes(), swap).await? {
             Answer::Swapped(swapped) => Ok(swapped),
-            Answer::Alone(swap) => write::in_a_task(self.requests.clone(), self.alone.clone(), *swap).await,
+            Answer::Alone(swap) => self.swap_alone(*swap).await,
         }
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
         self.check_release()?;
-        scan::list(&self.background, &query).await
+        scan::list(&self.background, self.keyring.as_ref(), &query).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
@@ -267,6 +298,19 @@ impl Store for Postgres {
 
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
         scan::count(&self.background, &self.database).await
+    }
+
+    async fn count_alive(&self, scope: Option<[u8; 32]>, limit: u64) -> Result<Alive, Error> {
+        self.check_release()?;
+        scan::count_alive(&self.requests, scope, limit).await
+    }
+
+    /// In a task of its own: a caller that gives up does not leave half an index behind.
+    async fn prepare_counting(&self) -> Result<(), Error> {
+        let (pool, database) = (self.background.clone(), self.database.clone());
+        let made = tokio::spawn(async move { index::by_scope(&pool, &database).await }).await;
+        let given_up = |_| Err(Error::new(ErrorKind::Unavailable, "making the index by scope was given up"));
+        made.unwrap_or_else(given_up)
     }
 
     async fn epoch(&self) -> Result<EpochSeen, Error> {
@@ -286,17 +330,48 @@ impl Store for Postgres {
     async fn archived(&self, id: Id, limit: usize) -> Result<Option<Vec<Record>>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = self.background.query(Verb::Archived, &[&&id.0[..], &limit]).await?;
-        rows.iter().map(row::record).collect::<Result<_, _>>().map(Some)
+        rows.iter().map(|row| row::record(row, self.keyring.as_ref())).collect::<Result<_, _>>().map(Some)
+    }
+
+    async fn results(&self, id: Id, used_at: Timestamp) -> Result<Vec<PhaseResult>, Error> {
+        let rows = self.requests.query(Verb::Results, &[&&id.0[..], &Moment(used_at)]).await?;
+        let result = |row: &Row| {
+            let number = u32::try_from(column::<i32>(row, 0)?).unwrap_or(u32::MAX);
+            let phase = column::<&str>(row, 1)?.into();
+            let (clear, sealed) = (column(row, 2)?, column(row, 3)?);
+            let json = sql::open_result(self.keyring.as_ref(), id, number, clear, sealed)?;
+            Ok(PhaseResult { number, phase, json })
+        };
+        rows.iter().map(result).collect()
+    }
+
+    async fn request(&self, id: Id, used_at: Timestamp) -> Result<Option<Bytes>, Error> {
+        let rows = self.requests.query(Verb::Request, &[&&id.0[..], &Moment(used_at)]).await?;
+        let request =
+            |row: &Row| sql::open_request(self.keyring.as_ref(), id, column(row, 0)?, column(row, 1)?);
+        rows.first().map(request).transpose()
+    }
+
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = self.background.query(Verb::CountRequests, &[&limit]).await?;
+        Ok(usize::try_from(column::<i64>(only(&rows)?, 0)?).unwrap_or(0))
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        let rows = self.requests.query(Verb::Settings, &[]).await?;
+        let rows = self.requests.query(Verb::Settings, &[&self.database.schema]).await?;
         let row = only(&rows)?;
         Ok(examine::findings(&Settings {
             fsync: column(row, 0)?,
             full_page_writes: column(row, 1)?,
             synchronous_commit: column(row, 2)?,
+            has_functions: column(row, 3)?,
+            role_synchronous_commit: column::<Option<&str>>(row, 4)?.unwrap_or_default(),
         }))
+    }
+
+    async fn keys_in_use(&self) -> Result<Vec<KeyUse>, Error> {
+        examine::keys_in_use(&self.background, &self.database, self.keyring.as_ref()).await
     }
 
     fn promises(&self) -> Promises {
@@ -306,6 +381,8 @@ impl Store for Postgres {
             listing: Listing::Immediate,
             expiry: Expiry::Ours,
             transactions: true,
+            shared: true,
+            encrypts: self.keyring.is_some(),
         }
     }
 
@@ -315,6 +392,10 @@ impl Store for Postgres {
 
     fn audit(&self) -> &dyn Audit {
         self
+    }
+
+    fn as_any(&self) -> Option<&dyn std::any::Any> {
+        Some(self)
     }
 }
 
@@ -349,20 +430,54 @@ fn lost_row() -> Error {
 
 #[async_trait]
 impl Outbox for Postgres {
-    async fn claim(&self, token: Token, lease: Duration, limit: usize) -> Result<Vec<Claimed>, Error> {
-        outbox::claim(&self.background, token, lease, limit).await
+    async fn claim(&self, token: Token, wanted: &[Wanted]) -> Result<Claims, Error> {
+        self.check_release()?;
+        outbox::claim(&self.requests, self.keyring.as_ref(), token, wanted).await
     }
 
-    async fn settle(&self, key: &str, token: Token, settled: Settled) -> Result<bool, Error> {
-        outbox::settle(&self.background, key, token, &settled).await
+    async fn settle(&self, claimed: &Claimed, settled: Settled) -> Result<bool, Error> {
+        self.check_release()?;
+        match outbox::done(claimed, &settled) {
+            Some(done) => self.deliveries.ask(0, done).await,
+            None => outbox::settle(&self.requests, claimed, &settled).await,
+        }
     }
 
-    async fn provider_id(&self, key: &str) -> Result<Option<Arc<str>>, Error> {
-        outbox::provider_id(&self.background, key).await
+    async fn pass_dead(&self, destination: &str) -> Result<(), Error> {
+        self.check_release()?;
+        outbox::pass_dead(&self.background, destination).await
     }
 
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
-        outbox::dead_letters(&self.background, limit).await
+    async fn list(&self, query: crate::outbox::Query) -> Result<crate::outbox::Page, Error> {
+        self.check_release()?;
+        outbox::list(&self.background, &query).await
+    }
+
+    async fn item(&self, number: u64) -> Result<Option<Item>, Error> {
+        outbox::item(&self.background, number).await
+    }
+
+    async fn payload(&self, number: u64) -> Result<Option<Payload>, Error> {
+        outbox::payload(&self.background, self.keyring.as_ref(), number).await
+    }
+
+    async fn redrive(&self, number: u64, entry: Entry) -> Result<Changed, Error> {
+        self.check_release()?;
+        outbox::redrive(&self.requests, number, &entry).await
+    }
+
+    async fn discard(&self, number: u64, entry: Entry) -> Result<Changed, Error> {
+        self.check_release()?;
+        outbox::discard(&self.requests, number, &entry).await
+    }
+
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        self.check_release()?;
+        outbox::prune(&self.background, age, limit).await
+    }
+
+    async fn census(&self) -> Result<Census, Error> {
+        outbox::census(&self.background, &self.database).await
     }
 }
 

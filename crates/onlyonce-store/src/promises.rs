@@ -15,6 +15,11 @@ pub struct Promises {
     pub expiry: Expiry,
     /// A record can be completed inside a transaction of the user's own.
     pub transactions: bool,
+    /// Several processes may reserve keys in it at once.
+    pub shared: bool,
+    /// Answers, requests, results and payloads are encrypted before they leave the process, or never leave it. Nothing is
+    /// accepted for later otherwise: a request has credentials.
+    pub encrypts: bool,
 }
 
 /// Whose clock judges leases and expiry.

@@ -13,17 +13,25 @@
 //! | `lapses_at` | until when a running attempt is presumed alive | unless running |
 //! | `expires_at` | when a pending record is given up, a completed or retryable one may be deleted | otherwise |
 //! | `unknown_since`, `reason`, `dead_letter` | since when nobody knows, why, and whether asking was given up | unless unknown; `dead_letter` is false |
+//! | `unknown_since`, `dead_letter` | of a retryable record: since when it is flagged, and that it is | otherwise |
 //! | `completed_by` | who said that it was done | unless completed |
 //! | `recovery_point` | the last phase that committed | none has |
 //! | `status`, `headers`, `body` | the answer; headers as lines `name: value` | none is stored |
 //! | `rest` | what nobody looks for by itself, versioned (`codec.rs`) | |
+//! | `key_id` | with which key `headers` and `body` are encrypted (`sealing.rs`) | they stand in clear |
+//! | `rest_key_id` | with which key answers in `rest` are encrypted; for those who count the uses of a key | none is |
 //!
 //! 1. Every moment is absolute. A draft may say "so long after the write"; the engine adds that to its own stamp in the
 //!    statement that writes.
 //! 2. A completed record has all that is about its state in columns, so a SQL function can complete a record without
 //!    understanding `rest`. What `rest` says about a running attempt (evidence, how often it was asked about) does not count
 //!    once the record is completed.
-//! 3. A row whose columns contradict each other is `Corrupt`: refused with its id and the column, and never guessed at.
+//! 3. A row whose encryption key is missing is `Undecryptable`, with what stands in clear: whether it has expired can be told.
+//! 4. A row whose columns contradict each other is `Corrupt`: refused with its id and the column, and never guessed at.
+
+mod sealing;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod swap;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -39,13 +47,21 @@ use onlyonce_core::record::{
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Due, Timestamp, When};
 
+#[cfg(feature = "postgres")]
+pub(crate) use self::sealing::answer_sealed;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) use self::sealing::payload;
+pub(crate) use self::sealing::{KEYS_IN_USE, Sealing, key_use, open_payload, open_request, open_result};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) use self::swap::Swap;
 use crate::codec::{self, Rest};
-use crate::{Error, ErrorKind};
+use crate::seal::{KeyId, Keyring, Kind, OVERHEAD_BYTES, Opener, Unsealable};
+use crate::{Error, ErrorKind, Unreadable};
 
 /// Every column, in the order in which engines read and write them.
 pub(crate) const COLUMNS: &str = "id, revision, scope, label, key, route, state, attempt, token, effects, \
      retention_us, created_at, began_at, written_at, due_at, lapses_at, expires_at, unknown_since, reason, \
-     dead_letter, completed_by, recovery_point, status, headers, body, rest";
+     dead_letter, completed_by, recovery_point, status, headers, body, rest, key_id, rest_key_id";
 
 /// What a row costs beside what is counted, about.
 const ROW_BYTES: usize = 320;
@@ -75,13 +91,16 @@ pub(crate) struct Columns<'a> {
     pub(crate) completed_by: Option<&'static str>,
     pub(crate) recovery_point: Option<&'a str>,
     pub(crate) status: Option<i32>,
-    pub(crate) headers: Option<Vec<u8>>,
-    pub(crate) body: Option<&'a Bytes>,
+    pub(crate) headers: Option<Cow<'a, [u8]>>,
+    pub(crate) body: Option<&'a [u8]>,
     pub(crate) rest: Vec<u8>,
+    pub(crate) key_id: Option<&'a [u8]>,
+    pub(crate) rest_key_id: Option<&'a [u8]>,
 }
 
 impl<'a> Columns<'a> {
-    pub(crate) fn of(draft: &'a Draft) -> Self {
+    /// The columns of a draft, and what of them is encrypted.
+    pub(crate) fn of(draft: &'a Draft, sealing: Option<&'a Sealing>) -> Self {
         let terms = &draft.terms;
         let mut rest = Rest {
             fingerprint: draft.fingerprint.clone(),
@@ -96,7 +115,9 @@ impl<'a> Columns<'a> {
             evidence: draft.evidence.clone(),
             retry_after: None,
             asking: Asking::default(),
+            accepted: draft.accepted,
             history: draft.history.clone(),
+            trace: draft.trace,
         };
         let mut columns = Self {
             scope: draft.scope.digest(),
@@ -122,6 +143,8 @@ impl<'a> Columns<'a> {
             headers: None,
             body: None,
             rest: Vec::new(),
+            key_id: sealing.and_then(Sealing::answer_key),
+            rest_key_id: sealing.and_then(Sealing::rest_key),
         };
         match &draft.state {
             State::Pending { expires_at } => columns.expires_at = Some(*expires_at),
@@ -129,16 +152,24 @@ impl<'a> Columns<'a> {
             State::Completed { response, by, expires_at } => {
                 columns.expires_at = Some(*expires_at);
                 columns.completed_by = Some(by.as_str());
-                // Evidence of a running attempt no longer counts (rule 2).
+                // Evidence of a running attempt no longer counts, nor does an acceptance (rule 2).
                 rest.evidence = None;
+                rest.accepted = None;
                 if let Some(response) = response {
                     columns.status = Some(response.status.into());
-                    columns.headers = Some(lines(&response.headers));
-                    columns.body = Some(&response.body);
+                    let sealed = sealing.and_then(|sealing| sealing.answer.as_ref());
+                    columns.headers =
+                        Some(sealed.map_or_else(
+                            || lines(&response.headers).into(),
+                            |answer| (&answer.headers).into(),
+                        ));
+                    columns.body = Some(sealed.map_or(&response.body, |answer| &answer.body));
                 }
             }
-            State::Retryable { retry_after, expires_at } => {
+            State::Retryable { retry_after, expires_at, stuck_since } => {
                 columns.expires_at = Some(*expires_at);
+                columns.unknown_since = *stuck_since;
+                columns.dead_letter = stuck_since.is_some();
                 rest.retry_after = *retry_after;
             }
             State::Unknown { reason, since, asking, ask_at: _, dead_letter } => {
@@ -148,7 +179,8 @@ impl<'a> Columns<'a> {
                 rest.asking = *asking;
             }
         }
-        columns.rest = codec::encode(&rest);
+        let clear = codec::Sealed::default();
+        columns.rest = codec::encode(&rest, sealing.map_or(&clear, |sealing| &sealing.rest));
         columns
     }
 }
@@ -207,6 +239,7 @@ pub(crate) struct Row<'a> {
     pub(crate) headers: Option<&'a [u8]>,
     pub(crate) body: Option<&'a [u8]>,
     pub(crate) rest: &'a [u8],
+    pub(crate) key_id: Option<&'a [u8]>,
 }
 
 impl Row<'_> {
@@ -215,9 +248,14 @@ impl Row<'_> {
     /// # Errors
     ///
     /// As for [`Row::record`].
-    pub(crate) fn seen(&self, now: Timestamp) -> Result<Seen, Error> {
+    pub(crate) fn seen(&self, now: Timestamp, keyring: Option<&Keyring>) -> Result<Seen, Error> {
         let revision = Revision(self.revision.cast_unsigned());
-        Ok(Seen { record: Arc::new(self.record()?), revision, now })
+        let (record, missing) = self.understand(keyring).map_err(|fault| self.fault(&fault))?;
+        let record = Arc::new(record);
+        match missing {
+            None => Ok(Seen { record, revision, now }),
+            Some(key_id) => Err(self.undecryptable(key_id, record, now)),
+        }
     }
 
     /// The record.
@@ -225,18 +263,20 @@ impl Row<'_> {
     /// # Errors
     ///
     /// `Corrupt` where a column cannot be understood or contradicts another: it names the record and the column.
-    pub(crate) fn record(&self) -> Result<Record, Error> {
-        self.understand().map_err(|fault| self.fault(&fault))
+    /// `Undecryptable` where the key is missing.
+    pub(crate) fn record(&self, keyring: Option<&Keyring>) -> Result<Record, Error> {
+        let seen = self.seen(Timestamp::from_micros(self.written_at), keyring)?;
+        Ok(Arc::unwrap_or_clone(seen.record))
     }
 
-    /// Whether the row can be understood, and is due when its record says.
+    /// Whether the row can be understood, and is due when its record says. A key that is missing is no damage.
     ///
     /// # Errors
     ///
     /// As for [`Row::record`].
     #[cfg(any(feature = "sqlite", test))]
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        let record = self.record()?;
+    pub(crate) fn check(&self, keyring: Option<&Keyring>) -> Result<(), Error> {
+        let (record, _missing) = self.understand(keyring).map_err(|fault| self.fault(&fault))?;
         let due_at = record.draft().due().stamp(record.written_at).map(Timestamp::as_micros);
         if due_at == self.due_at {
             return Ok(());
@@ -244,8 +284,23 @@ impl Row<'_> {
         Err(self.fault("column \"due_at\" is not when its state says that it is due"))
     }
 
+    fn undecryptable(&self, key_id: KeyId, record: Arc<Record>, now: Timestamp) -> Error {
+        let message = format!("record {} cannot be read: {}", self.hex_id(), Unsealable::MissingKey(key_id));
+        let revision = Revision(self.revision.cast_unsigned());
+        let status = self.status.and_then(|status| u16::try_from(status).ok());
+        let body_bytes = self.body.map(|body| match self.key_id {
+            Some(_) => body.len().saturating_sub(OVERHEAD_BYTES),
+            None => body.len(),
+        });
+        Error::undecryptable(message, Unreadable { key_id, record, status, body_bytes, revision, now })
+    }
+
+    fn hex_id(&self) -> String {
+        self.id.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     fn fault(&self, fault: &str) -> Error {
-        let id: String = self.id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = self.hex_id();
         let message = format!(
             "record {id} cannot be read: {fault}; nothing was changed: restore the row from a backup, correct it, or \
              delete it if its key may be used anew"
@@ -253,8 +308,10 @@ impl Row<'_> {
         Error::new(ErrorKind::Corrupt, message)
     }
 
-    fn understand(&self) -> Result<Record, String> {
-        let rest = codec::decode(self.rest).map_err(|error| error.to_string())?;
+    /// The record as far as it can be read, and the key that is missing for the rest.
+    fn understand(&self, keyring: Option<&Keyring>) -> Result<(Record, Option<KeyId>), String> {
+        let mut opener = Opener::new(keyring, Id(exactly(self.id, "id")?));
+        let rest = codec::decode(self.rest, &mut opener).map_err(|error| error.to_string())?;
         let scope = exactly(self.scope, "scope")?;
         let state = StateName::named(self.state).ok_or_else(|| unknown_word("state", self.state))?;
         let record = Record {
@@ -283,19 +340,25 @@ impl Row<'_> {
                 found: rest.found.clone(),
             },
             evidence: None,
-            state: self.state_of(state, &rest)?,
+            accepted: None,
+            state: self.state_of(state, &rest, &mut opener)?,
             history: rest.history,
+            trace: rest.trace,
         };
         if Id::of(&record.scope, &record.key).0 != self.id {
             return Err("columns \"scope\" and \"key\" are not those of its id".to_owned());
         }
-        // Evidence of a running attempt no longer counts once the record is completed.
-        let evidence = if self.completed_by.is_some() { None } else { rest.evidence };
-        Ok(Record { evidence, ..record })
+        // Evidence of a running attempt, and an acceptance, no longer count once the record is completed.
+        let is_completed = self.completed_by.is_some();
+        let missing = opener.missing(|kind| kind != Kind::Evidence || !is_completed);
+        if is_completed {
+            return Ok((record, missing));
+        }
+        Ok((Record { evidence: rest.evidence, accepted: rest.accepted, ..record }, missing))
     }
 
     /// The state, from the columns that belong to it; those that belong to others must be empty.
-    fn state_of(&self, state: StateName, rest: &Rest) -> Result<State, String> {
+    fn state_of(&self, state: StateName, rest: &Rest, opener: &mut Opener<'_>) -> Result<State, String> {
         self.check_emptiness(state)?;
         let moment = |value: Option<i64>, column| {
             value.map(Timestamp::from_micros).ok_or_else(|| missing(column, state))
@@ -307,10 +370,16 @@ impl Row<'_> {
             StateName::Completed => {
                 let by = self.completed_by.ok_or_else(|| missing("completed_by", state))?;
                 let by = Source::named(by).ok_or_else(|| unknown_word("completed_by", by))?;
-                State::Completed { response: self.response()?, by, expires_at: expires_at()? }
+                State::Completed { response: self.response(opener)?, by, expires_at: expires_at()? }
             }
             StateName::Retryable => {
-                State::Retryable { retry_after: rest.retry_after, expires_at: expires_at()? }
+                let stuck_since = self.unknown_since.map(Timestamp::from_micros);
+                if stuck_since.is_some() != self.dead_letter {
+                    return Err(
+                        "columns \"unknown_since\" and \"dead_letter\" contradict each other".to_owned()
+                    );
+                }
+                State::Retryable { retry_after: rest.retry_after, expires_at: expires_at()?, stuck_since }
             }
             StateName::Unknown => {
                 let reason = self.reason.ok_or_else(|| missing("reason", state))?;
@@ -329,13 +398,14 @@ impl Row<'_> {
     fn check_emptiness(&self, state: StateName) -> Result<(), String> {
         let is_completed = state == StateName::Completed;
         let is_unknown = state == StateName::Unknown;
-        let expires = is_completed || matches!(state, StateName::Pending | StateName::Retryable);
+        let is_retryable = state == StateName::Retryable;
+        let expires = is_completed || is_retryable || state == StateName::Pending;
         let belongs = [
             ("lapses_at", self.lapses_at.is_some(), state == StateName::Running),
             ("expires_at", self.expires_at.is_some(), expires),
-            ("unknown_since", self.unknown_since.is_some(), is_unknown),
+            ("unknown_since", self.unknown_since.is_some(), is_unknown || is_retryable),
             ("reason", self.reason.is_some(), is_unknown),
-            ("dead_letter", self.dead_letter, is_unknown),
+            ("dead_letter", self.dead_letter, is_unknown || is_retryable),
             ("completed_by", self.completed_by.is_some(), is_completed),
             ("status", self.status.is_some(), is_completed),
             ("headers", self.headers.is_some(), is_completed),
@@ -349,8 +419,8 @@ impl Row<'_> {
         }
     }
 
-    /// Status, headers and body are there together, or none of them.
-    fn response(&self) -> Result<Option<Arc<Response>>, String> {
+    /// Status, headers and body are there together, or none of them. `None` also if the key is missing.
+    fn response(&self, opener: &mut Opener<'_>) -> Result<Option<Arc<Response>>, String> {
         let (status, headers, body) = match (self.status, self.headers, self.body) {
             (None, None, None) => return Ok(None),
             (Some(status), Some(headers), Some(body)) => (status, headers, body),
@@ -362,8 +432,17 @@ impl Row<'_> {
             }
         };
         let status = u16::try_from(status).map_err(|_| out_of_range("status", status))?;
-        let headers = parse_lines(headers)?;
-        Ok(Some(Arc::new(Response { status, headers, body: Bytes::copy_from_slice(body) })))
+        let (headers, body) = match self.key_id {
+            None => (parse_lines(headers)?, Bytes::copy_from_slice(body)),
+            Some(_) => {
+                let altered = |column| move |_| format!("the encrypted column \"{column}\" was altered");
+                let lines = opener.open(Kind::Headers, headers).map_err(altered("headers"))?;
+                let body = opener.open(Kind::Body, body).map_err(altered("body"))?;
+                let (Some(lines), Some(body)) = (lines, body) else { return Ok(None) };
+                (parse_lines(&lines)?, Bytes::from(body))
+            }
+        };
+        Ok(Some(Arc::new(Response { status, headers, body })))
     }
 }
 
@@ -390,8 +469,9 @@ fn parse_lines(lines: &[u8]) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
 }
 
 fn parse_line(line: &[u8]) -> Result<(HeaderName, HeaderValue), String> {
-    let fault =
-        || format!("column \"headers\" has the line {:?}, which is no header", String::from_utf8_lossy(line));
+    let fault = || {
+        format!("column \"headers\" has the line {:?}, which is not a header", String::from_utf8_lossy(line))
+    };
     let colon = line.windows(2).position(|pair| pair == b": ").ok_or_else(fault)?;
     let name = HeaderName::from_lowercase(&line[..colon]).map_err(|_| fault())?;
     let value = HeaderValue::from_bytes(&line[colon + 2..]).map_err(|_| fault())?;

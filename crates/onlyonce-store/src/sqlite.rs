@@ -50,6 +50,7 @@ mod failure;
 mod file;
 mod guest;
 mod guest_store;
+mod keys;
 mod latch;
 mod migration;
 mod open;
@@ -57,6 +58,8 @@ mod outbox;
 mod owner;
 mod reader;
 mod reap;
+mod request;
+mod result;
 mod row;
 mod scan;
 mod transaction;
@@ -70,27 +73,32 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 pub use backup::Progress;
+use bytes::Bytes;
 pub use check::Health;
 pub use guest::Guest;
 pub use guest_store::GuestStore;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
+use onlyonce_core::time::Timestamp;
 pub use owner::Holder;
 use rusqlite::Connection;
 pub use transaction::Transaction;
 
 use self::checkpoint::Checkpointer;
 use self::latch::Latch;
-use self::outbox::Claim;
 use self::owner::Owned;
 use self::reader::{Lists, Looks};
 use self::row::Swap;
-use self::writer::{Counts, Size, Statements, Writer};
+use self::writer::{Counts, Refused, Size, Statements, Writer};
 pub use crate::Expired;
 use crate::audit::Entry;
 use crate::clock::Clock;
-use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
+use crate::outbox::{Census, Changed, Claimed, Claims, Item, Outbox, Payload, Settled, Wanted};
 use crate::promises::{self, Expiry, Finding, Level, Listing, Promises, Survives};
-use crate::{Audit, Change, Count, Epoch, EpochSeen, Error, ErrorKind, Page, Query, Store, Swapped};
+use crate::result::PhaseResult;
+use crate::seal::Keyring;
+use crate::{
+    Alive, Audit, Change, Count, Epoch, EpochSeen, Error, ErrorKind, KeyUse, Page, Query, Store, Swapped,
+};
 
 /// Every step of this engine at which a test may let the process die; see [`mod@crate::failpoint`].
 pub const FAILPOINTS: [&str; 14] = [
@@ -124,11 +132,20 @@ pub struct Options {
     pub page_bytes: u32,
     /// The clock; none for the machine's.
     pub clock: Option<Box<dyn Clock>>,
+    /// What answers, results of phases and payloads are encrypted with; none: they stand in clear.
+    pub keyring: Option<Keyring>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { expired: Expired::Delete, readers: 2, cache_bytes: 2 << 20, page_bytes: 4096, clock: None }
+        Self {
+            expired: Expired::Delete,
+            readers: 2,
+            cache_bytes: 2 << 20,
+            page_bytes: 4096,
+            clock: None,
+            keyring: None,
+        }
     }
 }
 
@@ -148,6 +165,7 @@ pub struct Sqlite {
     epoch: Mutex<Epoch>,
     name: [u8; 16],
     expired: Expired,
+    keyring: Option<Keyring>,
     path: PathBuf,
     owned: Owned,
 }
@@ -224,18 +242,29 @@ impl Sqlite {
         Ok(deleted)
     }
 
+    /// A change to one message, in a transaction of several statements.
+    async fn change_message<R: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Connection, Timestamp) -> Result<R, Refused> + Send + 'static,
+    ) -> Result<R, Error> {
+        let size = Size { rows: 2, bytes: 0, statements: Statements::Many };
+        self.writer.submit(size, change).await
+    }
+
     fn epoch_now(&self) -> MutexGuard<'_, Epoch> {
         self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn promises() -> Promises {
+fn promises(keyring: Option<&Keyring>) -> Promises {
     Promises {
         clock: promises::Clock::One,
         survives: Survives::Crash,
         listing: Listing::Immediate,
         expiry: Expiry::Ours,
         transactions: true,
+        shared: false,
+        encrypts: keyring.is_some(),
     }
 }
 
@@ -251,20 +280,32 @@ impl Store for Sqlite {
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
-        self.writer.swap(Swap::of(id, change)).await
+        self.writer.swap(Swap::of(id, change, self.keyring.as_ref())).await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
-        let clock = self.clock.clone();
+        let (clock, keyring) = (self.clock.clone(), self.keyring.clone());
         let list = move |connection: &Connection| {
             let snapshot = connection.unchecked_transaction()?;
-            scan::list(&snapshot, &|| clock.now(), &query)
+            scan::list(&snapshot, &|| clock.now(), keyring.as_ref(), &query)
         };
         self.lists().run(list).await
     }
 
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
         self.lists().run(scan::count).await
+    }
+
+    async fn count_alive(&self, scope: Option<[u8; 32]>, limit: u64) -> Result<Alive, Error> {
+        let clock = self.clock.clone();
+        self.lists()
+            .run(move |connection| Ok(scan::count_alive(connection, scope, limit, clock.now())?))
+            .await
+    }
+
+    async fn prepare_counting(&self) -> Result<(), Error> {
+        let size = Size { rows: 1, bytes: 0, statements: Statements::Many };
+        self.writer.submit(size, |writer, _| Ok(writer.execute_batch(scan::BY_SCOPE)?)).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
@@ -283,7 +324,7 @@ impl Store for Sqlite {
         const SQL: &str = "
             UPDATE onlyonce_store SET epoch = max(epoch + 1, ?1) WHERE one = 1 RETURNING epoch";
         let size = Size { rows: 1, bytes: 0, statements: Statements::One };
-        let raise = |writer: &Connection, now: onlyonce_core::time::Timestamp| {
+        let raise = |writer: &Connection, now: Timestamp| {
             Ok(writer.prepare_cached(SQL)?.query_row([now.as_micros()], |row| row.get::<_, i64>(0))?)
         };
         let raised = self.writer.submit(size, raise).await?;
@@ -293,7 +334,24 @@ impl Store for Sqlite {
     }
 
     async fn archived(&self, id: Id, limit: usize) -> Result<Option<Vec<Record>>, Error> {
-        self.lists().run(move |connection| reap::archived(connection, id, limit).map(Some)).await
+        let keyring = self.keyring.clone();
+        let archived =
+            move |connection: &Connection| reap::archived(connection, id, limit, keyring.as_ref()).map(Some);
+        self.lists().run(archived).await
+    }
+
+    async fn results(&self, id: Id, used_at: Timestamp) -> Result<Vec<PhaseResult>, Error> {
+        let keyring = self.keyring.clone();
+        self.lists().run(move |connection| result::of(connection, id, used_at, keyring.as_ref())).await
+    }
+
+    async fn request(&self, id: Id, used_at: Timestamp) -> Result<Option<Bytes>, Error> {
+        let keyring = self.keyring.clone();
+        self.lists().run(move |connection| request::of(connection, id, used_at, keyring.as_ref())).await
+    }
+
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        self.lists().run(move |connection| Ok(request::count(connection, limit)?)).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
@@ -301,13 +359,18 @@ impl Store for Sqlite {
             level: Level::Error,
             code: if failure.kind == ErrorKind::Corrupt { "sqlite.damaged" } else { "sqlite.sync_failed" },
             says: failure.message.clone(),
-            remedy: "see to the disk, then restart this process".to_owned(),
+            remedy: "check the disk, then restart this process".to_owned(),
         });
         Ok(latched.into_iter().chain(self.clock.examine()).collect())
     }
 
+    async fn keys_in_use(&self) -> Result<Vec<KeyUse>, Error> {
+        let keyring = self.keyring.clone();
+        self.lists().run(move |connection| Ok(keys::in_use(connection, keyring.as_ref())?)).await
+    }
+
     fn promises(&self) -> Promises {
-        promises()
+        promises(self.keyring.as_ref())
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
@@ -316,6 +379,10 @@ impl Store for Sqlite {
 
     fn audit(&self) -> &dyn Audit {
         self
+    }
+
+    fn as_any(&self) -> Option<&dyn std::any::Any> {
+        Some(self)
     }
 }
 
@@ -343,26 +410,64 @@ impl Audit for Sqlite {
 
 #[async_trait]
 impl Outbox for Sqlite {
-    async fn claim(&self, token: Token, lease: Duration, limit: usize) -> Result<Vec<Claimed>, Error> {
-        let claim = Claim { token, lease, limit };
-        let size = Size { rows: limit, bytes: 0, statements: Statements::Many };
-        self.writer.submit(size, move |writer, now| Ok(outbox::claim(writer, claim, now)?)).await
+    async fn claim(&self, token: Token, wanted: &[Wanted]) -> Result<Claims, Error> {
+        let wanted = wanted.to_vec();
+        let rows = wanted.iter().map(|wanted| wanted.limit).sum();
+        let size = Size { rows, bytes: 0, statements: Statements::Many };
+        let keyring = self.keyring.clone();
+        let claim =
+            move |writer: &Connection, now| Ok(outbox::claim(writer, token, &wanted, keyring.as_ref(), now)?);
+        self.writer.submit(size, claim).await
     }
 
-    async fn settle(&self, key: &str, token: Token, settled: Settled) -> Result<bool, Error> {
-        let key = key.to_owned();
-        let size = Size { rows: 1, bytes: 0, statements: Statements::One };
-        let settle = move |writer: &Connection, now| Ok(outbox::settle(writer, &key, token, &settled, now)?);
-        self.writer.submit(size, settle).await
+    async fn settle(&self, claimed: &Claimed, settled: Settled) -> Result<bool, Error> {
+        let claimed = claimed.clone();
+        self.change_message(move |writer, now| Ok(outbox::settle(writer, &claimed, &settled, now)?)).await
     }
 
-    async fn provider_id(&self, key: &str) -> Result<Option<Arc<str>>, Error> {
-        let key = key.to_owned();
-        self.lists().run(move |connection| Ok(outbox::provider_id(connection, &key)?)).await
+    async fn pass_dead(&self, destination: &str) -> Result<(), Error> {
+        let destination = destination.to_owned();
+        self.change_message(move |writer, _| Ok(outbox::pass_dead(writer, &destination)?)).await
     }
 
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
-        self.lists().run(move |connection| Ok(outbox::dead(connection, limit)?)).await
+    async fn list(&self, query: crate::outbox::Query) -> Result<crate::outbox::Page, Error> {
+        let list = move |connection: &Connection| {
+            let snapshot = connection.unchecked_transaction()?;
+            outbox::list(&snapshot, &query)
+        };
+        self.lists().run(list).await
+    }
+
+    async fn item(&self, number: u64) -> Result<Option<Item>, Error> {
+        self.lists().run(move |connection| outbox::item(connection, number)).await
+    }
+
+    async fn payload(&self, number: u64) -> Result<Option<Payload>, Error> {
+        let keyring = self.keyring.clone();
+        self.lists().run(move |connection| outbox::payload(connection, number, keyring.as_ref())).await
+    }
+
+    async fn redrive(&self, number: u64, entry: Entry) -> Result<Changed, Error> {
+        self.change_message(move |writer, now| outbox::redrive(writer, number, &entry, now)).await
+    }
+
+    async fn discard(&self, number: u64, entry: Entry) -> Result<Changed, Error> {
+        self.change_message(move |writer, now| outbox::discard(writer, number, &entry, now)).await
+    }
+
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        let before = audit::older_than(age, self.clock.now());
+        let delete = move |writer: &Connection, rows| outbox::prune(writer, before, rows);
+        erase::in_batches(self, limit, outbox::ROWS_MAX, delete).await
+    }
+
+    async fn census(&self) -> Result<Census, Error> {
+        let clock = self.clock.clone();
+        let census = move |connection: &Connection| {
+            let snapshot = connection.unchecked_transaction()?;
+            Ok(outbox::census(&snapshot, clock.now())?)
+        };
+        self.lists().run(census).await
     }
 }
 

@@ -50,7 +50,21 @@ impl Flags<'_> {
 ///
 /// Where it does not build.
 pub fn build() -> Result<PathBuf> {
+    build_with(&[])
+}
+
+/// The same with every engine.
+///
+/// # Errors
+///
+/// Where it does not build.
+pub fn build_with_all_stores() -> Result<PathBuf> {
+    build_with(&["--features", "all-stores"])
+}
+
+fn build_with(flags: &[&str]) -> Result<PathBuf> {
     let mut build = cargo(&["build", "--quiet", "--package", "onlyonce-server"]);
+    build.args(flags);
     let status = build.stdin(Stdio::null()).status().context("cannot start cargo")?;
     if !status.success() {
         bail!("the program does not build; see above");

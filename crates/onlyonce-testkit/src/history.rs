@@ -336,7 +336,11 @@ impl<'a> Checker<'a> {
             self.broken(Broken::Unanswered, format!("request {request}"));
         }
         self.swept_in_time();
-        let is_abandoned = |attempt: &Attempt| attempt.is_calm && attempt.ended.is_empty();
+        // Local work that has committed is completed: its answer is stored, and nobody waits for its handler.
+        let has_committed =
+            |attempt: &Attempt| self.history.effects == Effects::Local && !attempt.executed.is_empty();
+        let is_abandoned =
+            |attempt: &Attempt| attempt.is_calm && attempt.ended.is_empty() && !has_committed(attempt);
         let abandoned = self.attempts.iter().filter(|(_, attempt)| is_abandoned(attempt));
         for token in abandoned.map(|(token, _)| *token).collect::<Vec<_>>() {
             self.broken(Broken::Abandoned, format!("token {token}"));

@@ -72,7 +72,7 @@ pub fn send(address: &str, request: Request<'_>) -> Result<Answer> {
 /// Where it is malformed, or breaks off.
 pub fn parse(bytes: &[u8]) -> Result<Answer> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").context("it has no head")?;
-    let head = std::str::from_utf8(&bytes[..end]).context("its head is no text")?;
+    let head = std::str::from_utf8(&bytes[..end]).context("its head is not text")?;
     let mut lines = head.split("\r\n");
     let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok());
     let headers = lines.filter_map(|line| line.split_once(':'));

@@ -26,6 +26,7 @@ use onlyonce::store::sqlite::{Options, Sqlite};
 use onlyonce::worker::{Background, Workers};
 use onlyonce::{Attempt, Caller, Effects, Faults, Onlyonce, Policy};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,7 +37,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("payments on http://{}; Ctrl-C stops", listener.local_addr()?);
 
     let workers = Workers::start(onlyonce.engine(), &Background::default());
-    axum::serve(listener, app).with_graceful_shutdown(async { drop(tokio::signal::ctrl_c().await) }).await?;
+    let mut terminate = signal(SignalKind::terminate())?; // by Docker, Kubernetes, systemd
+    let stop = async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = tokio::signal::ctrl_c() => {} }
+    };
+    axum::serve(listener, app).with_graceful_shutdown(stop).await?;
     drop(workers);
     // Nobody is connected any more, but work may go on for clients that hung up.
     onlyonce.engine().idle().await;

@@ -10,6 +10,7 @@ use onlyonce_core::record::{Handle, Reason, Token, downstream_key};
 use onlyonce_core::scope::Scope;
 
 use crate::keyed::Keyed;
+use crate::phase::Phases;
 
 /// The attempt a handler runs as: which one it is, and what to tell others about it.
 ///
@@ -34,7 +35,7 @@ use crate::keyed::Keyed;
 /// ```
 #[derive(Clone)]
 pub struct Attempt {
-    keyed: Arc<Keyed>,
+    pub(crate) keyed: Arc<Keyed>,
     token: Token,
     number: u32,
 }
@@ -92,6 +93,20 @@ impl Attempt {
         self.said().keep_for = Some(retention);
     }
 
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Says what became of the work, and gives what was said before.
+    pub(crate) fn say(&self, outcome: Option<SaidOutcome>) -> Option<SaidOutcome> {
+        std::mem::replace(&mut self.said().outcome, outcome)
+    }
+
+    /// How far this attempt has come.
+    pub(crate) fn phases<T>(&self, change: impl FnOnce(&mut Phases) -> T) -> T {
+        change(self.keyed.phases().get_or_insert_default())
+    }
+
     fn said(&self) -> std::sync::MutexGuard<'_, Said> {
         self.keyed.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,11 +125,10 @@ mod extract {
     use axum::extract::{FromRequestParts, OptionalFromRequestParts};
     use axum::response::Response;
     use http::request::Parts;
-    use onlyonce_core::policy::Policy;
     use onlyonce_core::refusal::Refusal;
 
     use super::Attempt;
-    use crate::problem;
+    use crate::problem::{self, Problem};
     use crate::service::Keyless;
 
     /// A handler that takes an attempt needs a key: a request without one is refused as on a route that requires it.
@@ -124,17 +138,23 @@ mod extract {
         async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Response> {
             match parts.extensions.get::<Self>() {
                 Some(attempt) => Ok(attempt.clone()),
-                None => Err(key_missing(parts)),
+                None => Err(missing(parts)),
             }
         }
     }
 
-    /// In the words of the route, where the layer has seen the request.
-    fn key_missing(parts: &Parts) -> Response {
-        let default = Policy::default();
-        let policy = parts.extensions.get::<Keyless>().map_or(&default, |keyless| &keyless.0.policy);
-        let refusal = Refusal::KeyMissing { header: policy.header.clone() };
-        problem::answer(&refusal, &policy.dialect, None).map(axum::body::Body::from)
+    /// Without a key: in the words of the route. Without the layer, which nobody but the programmer can do anything about: 500.
+    fn missing(parts: &Parts) -> Response {
+        let Some(Keyless(settings)) = parts.extensions.get::<Keyless>() else {
+            tracing::error!(
+                method = %parts.method,
+                path = parts.uri.path(),
+                "a handler takes an Attempt, and Onlyonce has not seen the request: put the layer around its route, and its method among the policy's methods"
+            );
+            return Problem::without_layer().into_response().map(axum::body::Body::from);
+        };
+        let refusal = Refusal::KeyMissing { sources: settings.policy.key_from.clone() };
+        problem::answer(&refusal, &settings.policy.dialect, None).map(axum::body::Body::from)
     }
 
     impl<S: Sync> OptionalFromRequestParts<S> for Attempt {

@@ -164,7 +164,9 @@ mod tests {
             written_at: NOW,
             progress: Progress::default(),
             evidence: None,
+            accepted: None,
             history: History::default(),
+            trace: None,
             state: State::Completed {
                 response: Some(response),
                 by: Source::Attempt,

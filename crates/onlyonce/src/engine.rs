@@ -5,34 +5,45 @@
 //! records, and the table of requests in progress on this node.
 //!
 //! ```text
-//!  begin ── cached? ── replay
+//!  begin ── cached? ── replay         (in this process, then in front of the store: `front.rs`)
 //!    │  in progress here? ── refuse, or wait
-//!    └─ loop { decide ─ swap } ── run │ replay │ refuse
+//!    └─ loop { decide ─ admit ─ swap } ── run │ replay │ refuse
 //!  finish ─ loop { finish ─ swap }, while the token is its own
 //! ```
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
+use bytes::Bytes;
 use onlyonce_core::machine::{self, Decision, Finish, FromCopy, Renewal, Request};
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
-use onlyonce_core::record::{Draft, Handle, Id, Record, Revision, Seen, Source, Token};
+use onlyonce_core::record::{Draft, Effects, Handle, Id, Record, Revision, Seen, Source, Token};
 use onlyonce_core::refusal::Refusal;
-use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, audit, failpoint};
+use onlyonce_store::result::Results;
+use onlyonce_store::{Change, Error, ErrorKind, Store, Swapped, accepted, audit, failpoint};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::accepted::{Accepted, Fresh};
 use crate::breaker::Breaker;
+use crate::buffered::Buffered;
 use crate::cache::{Cache, reckoned};
 use crate::counts::{self, Operation, Times};
 use crate::epoch::Trust;
 use crate::events::Events;
+use crate::front::Front;
+use crate::gate::{Counting, Gate};
 use crate::health::Trouble;
 use crate::inflight::{InProgress, Inflight, Joined, Known, Leader};
 use crate::lease::Lease;
-use crate::operate::tell_contradiction;
+use crate::limiter::Limiter;
+use crate::operate::contradiction;
 use crate::probe::{Answers, Probes};
 use crate::task::Tasks;
+use crate::trace::Sink;
 use crate::wait::Watches;
 use crate::worker::Rounds;
 
@@ -52,8 +63,12 @@ pub struct Engine {
     looks: Breaker,
     writes: Breaker,
     pub(crate) cache: Cache,
+    /// The cache that all nodes share, where there is one.
+    pub(crate) front: OnceLock<Front>,
     pub(crate) trust: Trust,
     inflight: Inflight,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) counting: Counting,
     pub(crate) watches: Watches,
     pub(crate) tasks: Tasks,
     pub(crate) times: Times,
@@ -62,18 +77,41 @@ pub struct Engine {
     pub(crate) findings: Mutex<Vec<&'static str>>,
     probes: RwLock<Arc<Probes>>,
     probe_answers: Mutex<Answers>,
+    /// Unknown records may have a probe and not be asked about, or the other way round: the reconciler looks.
+    pub(crate) is_unscheduled: AtomicBool,
     pub(crate) events: Events,
+    /// Who wants spans, if anybody does.
+    pub(crate) spans: OnceLock<Sink>,
     pub(crate) rounds: Rounds,
+    /// Bodies of keyed requests that are held in memory.
+    pub(crate) buffered: Buffered,
+    /// How many large bodies are read at once.
+    pub(crate) large_bodies: Semaphore,
+    /// This process has stored a message: the relay looks at once.
+    pub(crate) stored: Notify,
+    pub(crate) accepted: Arc<Accepted>,
 }
 
 /// What became of a request.
 pub(crate) enum Begun {
     /// It runs.
     Run(Box<Lease>),
+    /// It is stored, and pending.
+    Accepted(Seen),
     /// It is answered from this record.
     Replay(Arc<Record>),
     /// It is refused, on this revision where a record was seen.
     Refuse(Refusal, Option<Revision>),
+}
+
+/// What became of a renewal.
+pub(crate) enum Renewed {
+    /// The lease counts anew, as shown.
+    Until(Seen),
+    /// This attempt is completed, and its answer stored.
+    Completed,
+    /// The record has moved on.
+    Lost,
 }
 
 /// What became of an outcome.
@@ -86,6 +124,17 @@ pub(crate) enum Finished {
     Superseded(Option<Seen>),
     /// The store did not answer; the write is tried on in the background.
     NotWritten,
+}
+
+impl Finished {
+    /// The record as it stands.
+    pub(crate) fn seen(&self) -> Option<&Seen> {
+        match self {
+            Self::Written(seen) | Self::Already(seen) => Some(seen),
+            Self::Superseded(seen) => seen.as_ref(),
+            Self::NotWritten => None,
+        }
+    }
 }
 
 /// How an attempt ended, for as long as it takes to be written.
@@ -102,12 +151,18 @@ pub(crate) struct Ending<'a> {
 struct Look {
     seen: Option<Seen>,
     asked_at: Instant,
+    /// Whether the store was asked at all.
+    is_taken: bool,
 }
 
 impl Look {
     /// Nobody has looked yet: the insert itself will.
     fn none(asked_at: Instant) -> Self {
-        Self { seen: None, asked_at }
+        Self { seen: None, asked_at, is_taken: false }
+    }
+
+    fn taken(seen: Option<Seen>, asked_at: Instant) -> Self {
+        Self { seen, asked_at, is_taken: true }
     }
 }
 
@@ -119,8 +174,11 @@ impl Engine {
             looks: Breaker::default(),
             writes: Breaker::default(),
             cache: Cache::new(),
+            front: OnceLock::new(),
             trust: Trust::none(),
             inflight: Inflight::new(),
+            limiter: Limiter::new(),
+            counting: Counting::default(),
             watches: Watches::default(),
             tasks: Tasks::default(),
             times: Times::default(),
@@ -128,15 +186,29 @@ impl Engine {
             findings: Mutex::default(),
             probes: RwLock::default(),
             probe_answers: Mutex::default(),
+            is_unscheduled: AtomicBool::new(false),
             events: Events::default(),
+            spans: OnceLock::new(),
             rounds: Rounds::default(),
+            buffered: Buffered::default(),
+            large_bodies: Semaphore::new(available_parallelism().map_or(1, usize::from)),
+            stored: Notify::new(),
+            accepted: Arc::default(),
         })
     }
 
+    /// Holds at most so many bytes of bodies in memory, of all keyed requests under way together. Above, a request is refused
+    /// with `idempotency_limit_reached`, and nothing is run. There is no bound until this is called.
+    pub fn bound_buffered_bytes(&self, bytes_max: u64) {
+        self.buffered.bound(bytes_max);
+    }
+
     /// Has these probes asked about records whose outcome is unknown, from now on. Their routes' policies say when first, in
-    /// [`Policy::reconcile_first`].
+    /// [`Policy::reconcile_first`]. What is unknown already is asked about too, after [`Probes::first`].
     pub fn use_probes(&self, probes: Probes) {
+        self.probe_answers().retain(|route| probes.has(route));
         *self.probes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(probes);
+        self.is_unscheduled.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn probes(&self) -> Arc<Probes> {
@@ -152,6 +224,12 @@ impl Engine {
         &self.store
     }
 
+    /// Messages were stored in this process: the relay looks for them at once. Call it once they are committed; without it
+    /// the relay finds them at its next round.
+    pub fn wake_relay(&self) {
+        self.stored.notify_one();
+    }
+
     /// Ready once no attempt goes on for a client that hung up, and nothing is left to be written. Call it after the
     /// server has stopped accepting, before the process ends.
     pub async fn idle(&self) {
@@ -163,21 +241,22 @@ impl Engine {
         self.inflight.find(id)
     }
 
-    /// May this request run? Asked now, at `asked_at`. `Err` where the store does not answer.
+    /// May this request run, or be accepted? Asked now, at `asked_at`. `Err` where the store does not answer.
     pub(crate) async fn begin(
         self: &Arc<Self>,
         id: &Id,
         request: &Request<'_>,
+        gate: &Gate<'_>,
         asked_at: Instant,
     ) -> Result<Begun, Error> {
         let asked_at = self.learn_epoch(asked_at);
         if let Some(begun) = self.answer_from_cache(id, request, asked_at) {
-            return Ok(begun);
+            return Ok(gate.answer(begun));
         }
         match self.inflight.join(id) {
-            Joined::Leader(leader) => self.lead(id, request, leader, asked_at).await,
+            Joined::Leader(leader) => self.lead(id, request, gate, leader, asked_at).await,
             // Boxed, so that the future of a leader does not reserve space for it.
-            Joined::Follower(in_progress) => Box::pin(self.follow(id, request, in_progress)).await,
+            Joined::Follower(in_progress) => Box::pin(self.follow(id, request, gate, in_progress)).await,
         }
     }
 
@@ -186,17 +265,29 @@ impl Engine {
         self: &Arc<Self>,
         id: &Id,
         request: &Request<'_>,
+        gate: &Gate<'_>,
         in_progress: Arc<InProgress>,
     ) -> Result<Begun, Error> {
         match in_progress.answered().await {
             // A record that was forgotten while it ran is free again, also on the node where it ran.
-            Known::Running(_, at) if self.was_raised_since(at) => self.look_and_begin(id, request).await,
-            Known::Running(seen, at) => match answer_from_copy(reckoned(seen, at, Instant::now()), request) {
-                Some(begun) => Ok(begun),
-                None => self.look_and_begin(id, request).await,
-            },
+            Known::Running(_, at) if self.was_raised_since(at) => {
+                self.look_and_begin(id, request, gate).await
+            }
+            Known::Running(seen, at) => {
+                let now = Instant::now();
+                // Local work completes its record in its own transaction, and this node hears of it at the next renewal.
+                let may_be_completed = seen.record.terms.effects == Effects::Local;
+                match answer_from_copy(reckoned(seen, at, now), request) {
+                    Some(begun) if self.knows_epoch(now) && !may_be_completed => Ok(gate.answer(begun)),
+                    // It may have ended or been forgotten: the store is asked, and while that does not answer, it runs.
+                    Some(begun) => {
+                        self.look_and_begin(id, request, gate).await.or_else(|_| Ok(gate.answer(begun)))
+                    }
+                    None => self.look_and_begin(id, request, gate).await,
+                }
+            }
             Known::Failed(refusal) => Ok(Begun::Refuse(refusal, None)),
-            Known::Ended | Known::Asking => self.look_and_begin(id, request).await,
+            Known::Ended | Known::Asking => self.look_and_begin(id, request, gate).await,
         }
     }
 
@@ -209,16 +300,37 @@ impl Engine {
         answer_from_copy(copied.seen, request)
     }
 
+    /// A copy of a completed record that may be used, with the store's clock as this node reckons it.
+    #[cfg(any(feature = "_driver", feature = "sqlite"))]
+    pub(crate) fn copy_of(self: &Arc<Self>, id: &Id, now: Instant) -> Option<Seen> {
+        let now = self.learn_epoch(now);
+        let copied = self.cache.find(id, now)?;
+        self.may_trust(copied.asked_at, now).then_some(copied.seen)
+    }
+
+    /// Whether another request with this key is in progress on this node.
+    pub(crate) fn join(&self, id: &Id) -> Joined {
+        self.inflight.join(id)
+    }
+
     /// The first request with this key on this node. Where the one before it has ended since the cache was asked, the insert
     /// finds the record that it left.
     async fn lead(
         self: &Arc<Self>,
         id: &Id,
         request: &Request<'_>,
+        gate: &Gate<'_>,
         leader: Leader,
-        asked_at: Instant,
+        mut asked_at: Instant,
     ) -> Result<Begun, Error> {
-        match self.reserve(id, request, Look::none(asked_at), Some(leader)).await {
+        if let Some(front) = self.front.get() {
+            // Boxed, so that without such a cache no future reserves space for it.
+            if let Some(begun) = Box::pin(self.answer_from_front(front, id, request)).await {
+                return Ok(gate.answer(begun));
+            }
+            asked_at = Instant::now();
+        }
+        match self.reserve(id, request, gate, Look::none(asked_at), Some(leader)).await {
             Err((error, Some(leader))) => {
                 leader.failed(store_unavailable());
                 Err(error)
@@ -229,69 +341,134 @@ impl Engine {
     }
 
     /// A follower whose leader has ended, or knows too little to answer it: it asks the store itself.
-    async fn look_and_begin(self: &Arc<Self>, id: &Id, request: &Request<'_>) -> Result<Begun, Error> {
+    async fn look_and_begin(
+        self: &Arc<Self>,
+        id: &Id,
+        request: &Request<'_>,
+        gate: &Gate<'_>,
+    ) -> Result<Begun, Error> {
         let asked_at = Instant::now();
         if let Some(begun) = self.answer_from_cache(id, request, asked_at) {
-            return Ok(begun);
+            return Ok(gate.answer(begun));
         }
         let leader = match self.inflight.join(id) {
             Joined::Leader(leader) => Some(leader),
             Joined::Follower(_) => None,
         };
+        let look = self.take_look(id, request, asked_at).await?;
+        self.reserve(id, request, gate, look, leader).await.map_err(|(error, _)| error)
+    }
+
+    async fn take_look(&self, id: &Id, request: &Request<'_>, asked_at: Instant) -> Result<Look, Error> {
         let seen = self.load(id, request.policy.store_timeout).await?;
         if let Some(seen) = &seen {
             self.cache.keep(*id, seen, asked_at);
         }
-        self.reserve(id, request, Look { seen, asked_at }, leader).await.map_err(|(error, _)| error)
+        Ok(Look::taken(seen, asked_at))
     }
 
     /// Decides on what is seen and writes, until one or the other is final. The leader comes back with an error.
+    ///
+    /// Most keys are new, so the insert is the look. Where that would not be admitted, the store is looked at first: the key
+    /// may exist, and what exists is answered as ever.
     #[expect(clippy::manual_async_fn, reason = "an async fn stores each of its arguments twice")]
     fn reserve(
         self: &Arc<Self>,
         id: &Id,
         request: &Request<'_>,
+        gate: &Gate<'_>,
         mut look: Look,
         mut leader: Option<Leader>,
     ) -> impl Future<Output = Result<Begun, (Error, Option<Leader>)>> {
         async move {
+            // False once the store has not counted in time. A new key is refused then; what exists is answered as ever.
+            let mut is_counted = true;
+            let mut has_asked = false;
             for _ in 0..SWAPS_MAX {
+                if let Some(seen) =
+                    look.seen.take_if(|seen| !has_asked && machine::is_lost_without_answer(seen))
+                {
+                    // Boxed: hardly any request needs it, and every future would reserve space for it.
+                    look.seen = Some(Box::pin(self.with_answer(seen)).await);
+                    has_asked = true;
+                }
                 let expected = look.seen.as_ref().map(|seen| seen.revision);
-                let (draft, begins) = match machine::decide(look.seen.as_ref(), request) {
-                    Decision::Begin(draft) => (draft, true),
-                    Decision::Settle(draft) => (draft, false),
+                let (draft, pass) = match machine::decide(look.seen.as_ref(), request) {
+                    Decision::Begin(draft) => {
+                        if is_counted && gate.counts_records() && machine::is_new_use(&draft) {
+                            is_counted = Box::pin(self.is_counted(gate)).await;
+                        }
+                        let admitted = if is_counted {
+                            gate.admit(&draft, request.admission)
+                        } else {
+                            Err(store_unavailable())
+                        };
+                        match admitted {
+                            Ok(pass) => (draft, Some(pass)),
+                            Err(_) if !look.is_taken => {
+                                match Box::pin(self.take_look(id, request, Instant::now())).await {
+                                    Ok(taken) => look = taken,
+                                    Err(error) => return Err((error, leader)),
+                                }
+                                continue;
+                            }
+                            Err(refusal) => return Ok(Begun::Refuse(refusal, expected)),
+                        }
+                    }
+                    Decision::Settle(draft) => match gate.look_up() {
+                        Ok(()) => (draft, None),
+                        Err(refusal) => return Ok(Begun::Refuse(refusal, None)),
+                    },
                     Decision::Replay => {
                         let seen = look.seen.expect("a replay is decided on a record that was seen");
-                        return Ok(Begun::Replay(seen.record));
+                        self.fill_front(id, &seen, look.asked_at);
+                        return Ok(gate.answer(Begun::Replay(seen.record)));
                     }
-                    Decision::Refuse(refusal) => return Ok(Begun::Refuse(refusal, expected)),
+                    Decision::Refuse(refusal) => return Ok(gate.answer(Begun::Refuse(refusal, expected))),
                 };
                 // Where nobody has looked, this is the look, and nothing has taken any time yet.
                 let asked_at = if expected.is_some() { Instant::now() } else { look.asked_at };
                 self.look_at_epoch(asked_at);
+                let accepting = gate.accepting.filter(|_| pass.is_some());
                 failpoint!("begin.before");
-                let swapped = self.swap(id, look.seen.as_ref(), draft, request.policy.store_timeout).await;
+                let swapped = match accepting {
+                    None => self.swap(id, look.seen.as_ref(), draft, request.policy.store_timeout).await,
+                    // Boxed, so that the future of a request that runs does not reserve space for it.
+                    Some(accepting) => {
+                        let (seen, time_out) = (look.seen.as_ref(), request.policy.store_timeout);
+                        Box::pin(self.swap_accepting(id, seen, draft, accepting, time_out)).await
+                    }
+                };
                 failpoint!("begin.after");
-                match swapped {
-                    Ok(Swapped::Applied(seen)) if begins => {
+                match (swapped, pass) {
+                    (Ok(Swapped::Applied(seen)), Some(pass)) if accepting.is_some() => {
+                        drop(pass.used());
+                        return Ok(Begun::Accepted(seen));
+                    }
+                    (Ok(Swapped::Applied(seen)), Some(pass)) => {
                         // The attempt's time counts from the look it was decided on: what that look allowed, such as one
                         // more try while downstream remembers, must still hold when the attempt ends.
-                        return Ok(Begun::Run(Box::new(Lease::new(*id, seen, look.asked_at, leader))));
+                        let lease = Lease::new(*id, seen, look.asked_at, leader).counted(pass.used());
+                        return Ok(Begun::Run(Box::new(lease)));
                     }
-                    Ok(Swapped::Applied(seen)) => look = Look { seen: Some(seen), asked_at },
-                    Ok(Swapped::Lost(seen)) => {
+                    (Ok(Swapped::Applied(seen)), None) => look = Look::taken(Some(seen), asked_at),
+                    (Ok(Swapped::Lost(seen)), _) => {
                         if let Some(seen) = &seen {
                             self.cache.keep(*id, seen, asked_at);
                         }
-                        look = Look { seen, asked_at };
+                        look = Look::taken(seen, asked_at);
                     }
-                    Err(error) => {
-                        if begins && !error.wrote_nothing() {
-                            self.give_back(
-                                Handle { id: *id, token: request.token },
-                                expected,
-                                request.policy,
-                            );
+                    (Err(error), pass) => {
+                        if let Some(pass) = pass.filter(|_| !error.wrote_nothing()) {
+                            // It may be reserved: what it took is not given back.
+                            drop(pass.used());
+                            self.give_back(*id, request.token, expected, request.policy);
+                        }
+                        // Boxed: hardly any request needs it, and every future would reserve space for it.
+                        if error.kind() == ErrorKind::Busy
+                            && let Some(begun) = Box::pin(self.answer_while_held(id, request)).await
+                        {
+                            return Ok(begun);
                         }
                         return Err((error, leader.take()));
                     }
@@ -301,11 +478,27 @@ impl Engine {
         }
     }
 
+    /// What a request is told while somebody's transaction holds its record: a look does not wait for that. None where only
+    /// whoever holds it can tell.
+    async fn answer_while_held(&self, id: &Id, request: &Request<'_>) -> Option<Begun> {
+        let seen = self.load(id, request.policy.store_timeout).await.ok()??;
+        begun(machine::answer_while_held(&seen, request), seen)
+    }
+
     /// A reservation whose answer was lost may still have been written, or be written yet. Nothing was sent, and only
     /// this node knows it: so it looks for its own token and makes it retryable. It gives up once the store has shown
     /// for a whole lease that what the reservation expected still stands, or has not answered before the deadline.
-    fn give_back(self: &Arc<Self>, handle: Handle, expected: Option<Revision>, policy: &Policy) {
+    ///
+    /// An acceptance is withdrawn in the same way: its client was told that it did not count.
+    pub(crate) fn give_back(
+        self: &Arc<Self>,
+        id: Id,
+        token: Token,
+        expected: Option<Revision>,
+        policy: &Policy,
+    ) {
         let (engine, store_timeout) = (self.clone(), policy.store_timeout);
+        let handle = Handle { id, token };
         let (unchanged_after, over) = (Instant::now() + policy.lease, Instant::now() + policy.deadline);
         let outcome = Outcome::DidNotRun { retry_after: None, keep_for: None };
         self.tasks.spawn(async move {
@@ -317,11 +510,17 @@ impl Engine {
                         Instant::now() >= unchanged_after
                     }
                     // Another's record, or our own that has been given back: either way nothing of ours is open.
-                    Ok(seen) => {
-                        let given =
-                            Ending { handle: &handle, outcome: &outcome, leader: None, store_timeout };
-                        engine.write_outcome(&given, seen, Instant::now()).await.is_ok()
-                    }
+                    Ok(seen) => match seen.as_ref().and_then(|seen| machine::withdraw(seen, token)) {
+                        Some(draft) => {
+                            let withdrawn = engine.swap(&id, seen.as_ref(), draft, store_timeout).await;
+                            matches!(withdrawn, Ok(Swapped::Applied(_)))
+                        }
+                        None => {
+                            let given =
+                                Ending { handle: &handle, outcome: &outcome, leader: None, store_timeout };
+                            engine.write_outcome(&given, seen, Instant::now()).await.is_ok()
+                        }
+                    },
                     Err(_) => false,
                 };
                 if given_back {
@@ -333,21 +532,25 @@ impl Engine {
         });
     }
 
-    /// The lease counts anew. None where the record has moved on.
+    /// The lease counts anew, unless the record has moved on.
     pub(crate) async fn renew(
         &self,
         handle: &Handle,
         seen: Seen,
         store_timeout: Duration,
-    ) -> Result<Option<Seen>, Error> {
+    ) -> Result<Renewed, Error> {
         let mut seen = Some(seen);
         for _ in 0..SWAPS_MAX {
-            let Renewal::Write(draft) = machine::renew(seen.as_ref(), handle.token) else { return Ok(None) };
+            let draft = match machine::renew(seen.as_ref(), handle.token) {
+                Renewal::Write(draft) => draft,
+                Renewal::Completed => return Ok(Renewed::Completed),
+                Renewal::Lost => return Ok(Renewed::Lost),
+            };
             failpoint!("renew.before");
             let swapped = self.swap(&handle.id, seen.as_ref(), draft, store_timeout).await?;
             failpoint!("renew.after");
             match swapped {
-                Swapped::Applied(now) => return Ok(Some(now)),
+                Swapped::Applied(now) => return Ok(Renewed::Until(now)),
                 Swapped::Lost(now) => seen = now,
             }
         }
@@ -364,7 +567,11 @@ impl Engine {
         asked_at: Instant,
     ) -> Finished {
         let ending = lease.ending(&outcome, store_timeout);
-        match self.write_outcome(&ending, Some(lease.seen()), asked_at).await {
+        let written = match self.last_seen(&lease, store_timeout).await {
+            Ok(seen) => self.write_outcome(&ending, seen, asked_at).await,
+            Err(error) => Err(error),
+        };
+        match written {
             Ok(finished) => return finished,
             Err(error) => not_written(&ending, &error),
         }
@@ -384,10 +591,19 @@ impl Engine {
             let left = lease.deadline.saturating_duration_since(asked_at);
             let tried = engine.try_finish(lease.ending(&outcome, store_timeout), asked_at);
             if timeout(left, tried).await.is_err() {
-                tracing::error!(record = %lease.handle.id.short(), "the outcome could not be written before the deadline; it will be unknown");
+                tracing::error!(record = %lease.handle.id.short(), "the outcome could not be stored before the deadline; it will be unknown");
             }
         });
         Finished::NotWritten
+    }
+
+    /// What an outcome is decided on first. Local work completes its record in its own transaction: a swap on what this node
+    /// knows would be lost, and cost a round trip more than a look.
+    async fn last_seen(&self, lease: &Lease, store_timeout: Duration) -> Result<Option<Seen>, Error> {
+        match lease.effects() {
+            Effects::Local => Box::pin(self.load(&lease.handle.id, store_timeout)).await,
+            Effects::Keyed | Effects::Queryable | Effects::Opaque => Ok(Some(lease.seen())),
+        }
     }
 
     /// Looks and writes until the store has answered.
@@ -417,11 +633,23 @@ impl Engine {
         mut asked_at: Instant,
     ) -> Result<Finished, Error> {
         let Ending { handle, outcome, leader, store_timeout } = *ending;
-        let over = Instant::now() + store_timeout;
+        let mut over = Instant::now() + store_timeout;
+        let mut has_asked = false;
         for _ in 0..SWAPS_MAX {
+            if let (Outcome::Unknown(_), Some(now), false) = (outcome, &seen, has_asked)
+                && machine::lacks_answer(&now.record)
+            {
+                // Boxed: hardly any request needs it, and every future would reserve space for it.
+                seen = Some(Box::pin(self.with_answer(now.clone())).await);
+                (over, has_asked) = (Instant::now() + store_timeout, true);
+            }
             let draft = match (machine::finish(seen.as_ref(), handle.token, outcome), seen.as_ref()) {
                 (Finish::Write(draft), _) => draft,
-                (Finish::Already, Some(now)) => return Ok(Finished::Already(now.clone())),
+                (Finish::Already, Some(now)) => {
+                    // Its own transaction completed it, most likely, and may have stored messages too.
+                    self.wake_relay();
+                    return Ok(Finished::Already(now.clone()));
+                }
                 (Finish::Known, Some(now)) => return Ok(Finished::Written(now.clone())),
                 (Finish::Already | Finish::Known | Finish::Superseded, _) => {
                     self.tell_superseded(handle, seen.as_ref());
@@ -459,6 +687,14 @@ impl Engine {
         Err(contended())
     }
 
+    /// The same record, whose attempt is known to have done its work, with the answer that its probe has.
+    pub(crate) async fn with_answer(&self, seen: Seen) -> Seen {
+        match self.ask_for_answer(&seen).await {
+            Some(response) => machine::answered(&seen, response),
+            None => seen,
+        }
+    }
+
     /// The record as the store has it.
     pub(crate) async fn load(&self, id: &Id, store_timeout: Duration) -> Result<Option<Seen>, Error> {
         self.guarded(Operation::Load, store_timeout, self.store.load(*id)).await
@@ -475,7 +711,7 @@ impl Engine {
         self.swap_with(id, seen, next, None, store_timeout).await
     }
 
-    /// The same, with an entry of the audit log: both are written, or neither.
+    /// The same, with an entry of the audit log: both are written, or neither. That two sources disagree is in the log too.
     pub(crate) async fn swap_with(
         &self,
         id: &Id,
@@ -484,19 +720,77 @@ impl Engine {
         entry: Option<audit::Entry>,
         store_timeout: Duration,
     ) -> Result<Swapped, Error> {
-        let revision = Revision(rand::random());
-        let change = Change::new(seen.map(|seen| seen.revision), revision, next).with_audit(entry);
+        let contradiction = seen.and_then(|seen| contradiction(id, seen, &next));
+        let change = Change::after(seen, Revision(rand::random()), next);
+        let change = change.with_audit(entry.or_else(|| contradiction.as_deref().cloned()));
+        let swapped = self.swap_change(id, seen, change, store_timeout).await?;
+        if let (Some(entry), Swapped::Applied(now)) = (contradiction, &swapped) {
+            self.tell_contradiction(*id, now, *entry);
+        }
+        Ok(swapped)
+    }
+
+    /// The same for an acceptance, with the request that is accepted.
+    async fn swap_accepting(
+        &self,
+        id: &Id,
+        seen: Option<&Seen>,
+        next: Box<Draft>,
+        request: &Bytes,
+        store_timeout: Duration,
+    ) -> Result<Swapped, Error> {
+        let change = Change::after(seen, Revision(rand::random()), next);
+        let change = change.with_request(accepted::Request::Put(request.clone()));
+        let asked_at = Instant::now();
+        let swapped = self.swap_change(id, seen, change, store_timeout).await?;
+        if let Swapped::Applied(now) = &swapped {
+            counts::accepted();
+            self.accepted.stored(*id, Fresh { seen: now.clone(), request: request.clone(), asked_at });
+        }
+        Ok(swapped)
+    }
+
+    /// The same for a phase, with what becomes of its results.
+    pub(crate) async fn swap_phase(
+        &self,
+        id: &Id,
+        seen: &Seen,
+        next: Box<Draft>,
+        results: Results,
+        store_timeout: Duration,
+    ) -> Result<Swapped, Error> {
+        let change = Change::new(Some(seen.revision), Revision(rand::random()), next);
+        self.swap_change(id, Some(seen), change.with_results(results), store_timeout).await
+    }
+
+    async fn swap_change(
+        &self,
+        id: &Id,
+        seen: Option<&Seen>,
+        change: Change,
+        store_timeout: Duration,
+    ) -> Result<Swapped, Error> {
+        let (revision, ends_acceptance) = (change.revision, change.with.request == accepted::Request::Drop);
         let swapped = self.guarded(Operation::Swap, store_timeout, self.store.swap(*id, change)).await;
-        self.trouble.heard(swapped.as_ref().err().filter(|error| error.kind() != ErrorKind::Busy));
+        // A locked record and a missing key are one record's, and no trouble of the store.
+        let is_trouble = |error: &&Error| !matches!(error.kind(), ErrorKind::Busy | ErrorKind::Undecryptable);
+        self.trouble.heard(swapped.as_ref().err().filter(is_trouble));
         let swapped = match swapped? {
             // Sent twice, by a client library that lost the first answer. The revision is random: it is our own write.
             Swapped::Lost(Some(seen)) if seen.revision == revision => Swapped::Applied(seen),
             swapped @ (Swapped::Applied(_) | Swapped::Lost(_)) => swapped,
         };
+        if ends_acceptance && matches!(swapped, Swapped::Applied(_)) {
+            self.accepted.ended();
+        }
         if let (Swapped::Applied(now), Some(seen)) = (&swapped, seen)
             && machine::became_unknown(&now.record)
         {
             self.tell_unknown(*id, seen.record.state.name(), &now.record);
+            // It was reserved before its route had a probe.
+            if machine::schedule(now, self.backoff(now)).is_some() {
+                self.is_unscheduled.store(true, Ordering::SeqCst);
+            }
         }
         Ok(swapped)
     }
@@ -510,13 +804,12 @@ impl Engine {
     ) -> Result<T, Error> {
         let breaker = match operation {
             Operation::Load | Operation::Scan | Operation::Epoch => &self.looks,
-            Operation::Swap | Operation::Reap => &self.writes,
+            Operation::Swap | Operation::Reap | Operation::Outbox => &self.writes,
         };
-        if let Err(wait) = breaker.check() {
+        if let Err((wait, met)) = breaker.check() {
             self.times.store_error(operation);
-            let message =
-                format!("the store did not answer before; it is asked again in {} ms", wait.as_millis());
-            return Err(Error::new(ErrorKind::Unavailable, message).having_written_nothing());
+            let message = format!("the store cannot be used; it is called again in {} ms", wait.as_millis());
+            return Err(Error::new(met, message).having_written_nothing());
         }
         let asked_at = Instant::now();
         let answered = timeout(store_timeout, call).await.unwrap_or_else(|_| {
@@ -524,11 +817,16 @@ impl Engine {
             Err(Error::new(ErrorKind::Unavailable, message))
         });
         self.times.store(operation, asked_at.elapsed());
-        if answered.is_err() {
-            self.times.store_error(operation);
+        match &answered {
+            Err(error) if error.kind() == ErrorKind::Undecryptable => counts::undecryptable(),
+            Err(_) => self.times.store_error(operation),
+            Ok(_) => {}
         }
         match &answered {
-            Err(error) if error.kind() == ErrorKind::Unavailable => breaker.failed(),
+            // A login that is refused is refused to everybody, and some servers lock a user out who tries too often.
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Misconfigured) => {
+                breaker.failed(error.kind());
+            }
             Ok(_) | Err(_) => breaker.succeeded(),
         }
         answered
@@ -536,13 +834,12 @@ impl Engine {
 }
 
 fn not_written(ending: &Ending<'_>, error: &Error) {
-    tracing::warn!(record = %ending.handle.id.short(), error = %chain(error), "the outcome is not written yet");
+    tracing::warn!(record = %ending.handle.id.short(), error = %chain(error), "the outcome is not stored yet");
 }
 
 impl Engine {
-    /// An attempt's outcome is on record: told where it settles what was unknown, or where somebody else says otherwise.
+    /// An attempt's outcome is on record: told where it settles what was unknown.
     fn tell_ended(&self, id: Id, before: &Seen, after: &Seen) {
-        tell_contradiction(id, before, after, "the attempt");
         self.tell_settled(id, before, after, Source::Attempt, machine::is_unknown(&before.record));
     }
 
@@ -554,16 +851,21 @@ impl Engine {
             record = %handle.id.short(),
             route = record.and_then(|record| record.route.as_deref()).unwrap_or_default(),
             last_attempt = record.map(|record| record.attempt),
-            "an attempt ended after it was superseded, or its record forgotten; its outcome is not stored"
+            "an attempt was superseded, or its record forgotten; its outcome is not stored"
         );
     }
 }
 
 /// What a copy of a record answers without the store; none where the store must be asked.
-fn answer_from_copy(copy: Seen, request: &Request<'_>) -> Option<Begun> {
-    match machine::answer_from_copy(&copy, request) {
-        FromCopy::Replay => Some(Begun::Replay(copy.record)),
-        FromCopy::Refuse(refusal) => Some(Begun::Refuse(refusal, Some(copy.revision))),
+pub(crate) fn answer_from_copy(copy: Seen, request: &Request<'_>) -> Option<Begun> {
+    begun(machine::answer_from_copy(&copy, request), copy)
+}
+
+/// What becomes of a request that is answered from what is seen.
+fn begun(answer: FromCopy, seen: Seen) -> Option<Begun> {
+    match answer {
+        FromCopy::Replay => Some(Begun::Replay(seen.record)),
+        FromCopy::Refuse(refusal) => Some(Begun::Refuse(refusal, Some(seen.revision))),
         FromCopy::AskStore => None,
     }
 }
@@ -574,16 +876,19 @@ pub(crate) fn store_unavailable() -> Refusal {
 }
 
 pub(crate) fn contended() -> Error {
-    Error::new(ErrorKind::Other, format!("the record changed {SWAPS_MAX} times under one request"))
+    Error::new(ErrorKind::Other, format!("the record changed {SWAPS_MAX} times during one request"))
 }
 
-/// An error and its causes on one line, for logs.
-pub(crate) fn chain(error: &Error) -> String {
+/// An error and its causes on one line, for logs. A cause that the text has already is not said again.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
         cause = error.source();
     }
     text

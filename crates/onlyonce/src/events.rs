@@ -22,7 +22,8 @@ const BEHIND_MAX: usize = 1_000;
 pub enum Event {
     /// A record became unknown, was settled, forgotten or given up on.
     Record(Transition),
-    /// An operator changed something, or was refused. Of an entry that came without a change, the moment is this node's.
+    /// An operator changed something or was refused, or two sources disagree about a record: an entry of the audit log. Of one
+    /// that came without a change, the moment is this node's.
     Change(audit::Written),
 }
 
@@ -94,7 +95,7 @@ impl Engine {
             route = record.route.as_deref().unwrap_or_default(),
             attempt = record.attempt,
             reason = facts.reason.map(|reason| reason.to_string()),
-            "it is unknown whether this request ran"
+            "it is unknown whether this request did its work"
         );
         let by = record.history.entries.last().map_or(Source::Attempt, |entry| entry.by);
         self.tell_transition(id, from, record, by);

@@ -9,6 +9,7 @@ use http::Response;
 use pin_project_lite::pin_project;
 
 use crate::body::Body;
+use crate::buffered::Held;
 use crate::headers;
 use crate::keyed::Keyed;
 
@@ -25,7 +26,9 @@ pin_project! {
     #[project = WayProjected]
     enum Way<F, R: 'static, E: 'static> {
         /// Not ours: as if we were not there.
-        Passing { #[pin] future: F },
+        Passing { #[pin] future: F, held: Option<Held> },
+        /// Its body is read, since its key may stand there. Who hangs up meanwhile has asked for nothing.
+        Reading { reading: Reading<F, R, E> },
         /// Answered already.
         Answered { response: Option<Response<Body<R>>> },
         /// Ours.
@@ -33,6 +36,7 @@ pin_project! {
     }
 }
 
+type Reading<F, R, E> = Pin<Box<dyn Future<Output = ResponseFuture<F, R, E>> + Send>>;
 type Answering<R, E> = Pin<Box<dyn Future<Output = Result<Response<Body<R>>, E>> + Send>>;
 
 /// A request under way that we answer. A keyed one outlives its client, while it must not be lost.
@@ -58,7 +62,12 @@ impl Hold {
 
 impl<F, R, E> ResponseFuture<F, R, E> {
     pub(crate) fn passing(future: F) -> Self {
-        Self { way: Way::Passing { future } }
+        Self::passing_with(future, None)
+    }
+
+    /// The same for a request whose body is held.
+    pub(crate) fn passing_with(future: F, held: Option<Held>) -> Self {
+        Self { way: Way::Passing { future, held } }
     }
 
     pub(crate) fn answered(response: Response<Body<R>>) -> Self {
@@ -67,7 +76,12 @@ impl<F, R, E> ResponseFuture<F, R, E> {
 }
 
 impl<F, R, E> ResponseFuture<F, R, E> {
-    /// The answer to a keyed request.
+    /// What a request turns out to be once its body has been read.
+    pub(crate) fn reading(reading: impl Future<Output = Self> + Send + 'static) -> Self {
+        Self { way: Way::Reading { reading: Box::pin(reading) } }
+    }
+
+    /// The answer to a keyed request, or to accepted work.
     pub(crate) fn keyed(
         future: impl Future<Output = Result<Response<Body<R>>, E>> + Send + 'static,
         keyed: Arc<Keyed>,
@@ -87,10 +101,17 @@ where
 {
     type Output = Result<Response<Body<R>>, E>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let WayProjected::Reading { reading } = self.as_mut().project().way.project() {
+            // What it turned out to be is never read again.
+            let read = ready!(reading.as_mut().poll(cx));
+            self.as_mut().project().way.set(read.way);
+        }
         match self.project().way.project() {
-            WayProjected::Passing { future } => {
+            WayProjected::Reading { .. } => unreachable!("a body is read once"),
+            WayProjected::Passing { future, held } => {
                 let mut response = ready!(future.poll(cx))?;
+                *held = None;
                 headers::strip_control(response.headers_mut());
                 Poll::Ready(Ok(response.map(Body::passed)))
             }

@@ -105,7 +105,7 @@ pub(crate) fn said(headers: &HeaderMap) -> Said {
         b"unknown" => SaidOutcome::Unknown(Reason::Said),
         // Whoever says something we do not understand does not say that all is well.
         other => {
-            tracing::warn!(value = %String::from_utf8_lossy(other), "Onlyonce-Outcome is neither did-not-run nor unknown; taken as unknown");
+            tracing::warn!(value = %String::from_utf8_lossy(other), "Onlyonce-Outcome is neither did-not-run nor unknown; it counts as unknown");
             SaidOutcome::Unknown(Reason::Said)
         }
     });
@@ -151,6 +151,17 @@ pub(crate) fn prefers_wait(headers: &HeaderMap) -> Option<Duration> {
         })
 }
 
+/// Whether the client would rather not wait for the work: `Prefer: respond-async` (RFC 7240).
+pub(crate) fn prefers_async(headers: &HeaderMap) -> bool {
+    headers
+        .get_all("prefer")
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|preference| preference.split(';').next())
+        .any(|preference| preference.trim().eq_ignore_ascii_case("respond-async"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +180,16 @@ mod tests {
         assert_eq!(wait("respond-async, Wait = \"10\""), Some(Duration::from_secs(10)));
         for other in ["", "wait", "wait=", "wait=-1", "wait=soon", "awaiting=5"] {
             assert_eq!(wait(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_preference_not_to_wait_is_found_among_others() {
+        for asked in ["respond-async", "Respond-Async;x=1, wait=3", "wait=10 , respond-async"] {
+            assert!(prefers_async(&headers(&[("prefer", asked)])), "{asked:?}");
+        }
+        for other in ["", "wait=5", "respond-asynchronously", "respond-async=1", "return=minimal"] {
+            assert!(!prefers_async(&headers(&[("prefer", other)])), "{other:?}");
         }
     }
 

@@ -5,8 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use onlyonce_core::machine;
-use onlyonce_core::record::{Id, Seen, StateName};
-use onlyonce_store::{Count, Error, Level, Query};
+use onlyonce_core::record::{Id, Record, StateName};
+use onlyonce_core::time::Timestamp;
+use onlyonce_store::{Count, Error, Level, Page, Query};
 use tokio::time::{Instant, timeout};
 
 use crate::engine::{Engine, chain};
@@ -97,6 +98,8 @@ pub struct Census {
     pub records: Vec<(StateName, Count)>,
     /// The age of the oldest unknown record, if there is one.
     pub oldest_unknown: Option<Duration>,
+    /// How long the oldest accepted work has waited, if any waits.
+    pub oldest_pending: Option<Duration>,
 }
 
 impl Engine {
@@ -127,9 +130,20 @@ impl Engine {
     /// Counts what is in the store.
     pub async fn census(&self) -> Result<Census, Error> {
         let records = self.store().count().await?;
-        let oldest = self.store().scan(Query::unknown_since(1)).await?;
-        let age = |seen: &Seen| machine::unknown_since(&seen.record).map(|since| seen.now.since(since));
-        let oldest_unknown = oldest.records.first().and_then(|(_, seen)| age(seen));
-        Ok(Census { records, oldest_unknown })
+        // Half-done work is listed beside what is unknown.
+        let unknown = Query { states: machine::ASKED, ..Query::unknown_since(1) };
+        let oldest = self.store().scan(unknown).await?;
+        let oldest_unknown = oldest_of(&oldest, machine::unknown_since);
+        let oldest = self.store().scan(Query::pending_since(1)).await?;
+        let oldest_pending = oldest_of(&oldest, machine::pending_since);
+        Ok(Census { records, oldest_unknown, oldest_pending })
     }
+}
+
+/// How long ago the first record of a page began to be what it is listed for; also one whose encryption key is missing.
+fn oldest_of(page: &Page, since: impl Fn(&Record) -> Option<Timestamp>) -> Option<Duration> {
+    let readable = page.records.iter().map(|(_, seen)| (&seen.record, seen.now));
+    let unreadable = page.unreadable.iter().map(|unreadable| (&unreadable.record, unreadable.now));
+    let (record, now) = readable.chain(unreadable).next()?;
+    since(record).map(|since| now.since(since))
 }

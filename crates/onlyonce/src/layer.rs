@@ -4,14 +4,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::request::Parts;
-use onlyonce_core::policy::{Fault, Faults, Policy};
+use onlyonce_core::limits::Limits;
+use onlyonce_core::policy::{Accept, Fault, Faults, Policy};
+#[cfg(any(feature = "_driver", feature = "sqlite"))]
+use onlyonce_core::record::Effects;
 use onlyonce_core::scope::{Part, Scope, Source};
 use onlyonce_store::Store;
+use onlyonce_store::promises::Clock;
 
 use crate::counts::ByRoute;
 use crate::engine::Engine;
 use crate::service::Service;
 use crate::verified::Verified;
+
+/// A lease is at least so many times as long as nodes may differ about the store's time.
+const LEASE_TIMES: u32 = 5;
 
 /// Makes the writes of a service safe to retry. See the [crate's documentation](crate) for the rules.
 ///
@@ -42,10 +49,15 @@ pub struct Onlyonce {
 pub(crate) struct Settings {
     pub(crate) engine: Arc<Engine>,
     pub(crate) policy: Policy,
+    /// None where no limit is set.
+    pub(crate) limits: Option<Limits>,
     pub(crate) service: Arc<str>,
     pub(crate) caller: Option<CallerOf>,
     /// Whether what stands in [`Verified`] is believed.
     pub(crate) believes_verified: bool,
+    /// Whether handlers reserve and complete in their own transactions.
+    #[cfg(any(feature = "_driver", feature = "sqlite"))]
+    pub(crate) in_transaction: bool,
     pub(crate) counts: Arc<ByRoute>,
 }
 
@@ -64,9 +76,9 @@ impl Caller {
 
 impl Onlyonce {
     /// Safe to retry on `store`, with the default policy: a key on POST, PATCH, PUT or DELETE, callers told apart by
-    /// their `Authorization` header.
-    pub fn new(store: Arc<dyn Store>) -> Self {
-        Self::on(Engine::new(store))
+    /// their `Authorization` header. `store` is any store, or an [`Arc`] of one.
+    pub fn new<Kind>(store: impl IntoStore<Kind>) -> Self {
+        Self::on(Engine::new(store.into_store()))
     }
 
     /// The same on an engine that others use too.
@@ -74,9 +86,12 @@ impl Onlyonce {
         let settings = Settings {
             engine,
             policy: Policy::default(),
+            limits: None,
             service: "".into(),
             caller: None,
             believes_verified: false,
+            #[cfg(any(feature = "_driver", feature = "sqlite"))]
+            in_transaction: false,
             counts: Arc::default(),
         };
         Self { settings: Arc::new(settings) }
@@ -85,11 +100,54 @@ impl Onlyonce {
     /// With this policy; every fault in it is reported at once.
     pub fn with_policy(mut self, policy: Policy) -> Result<Self, Faults> {
         policy.check()?;
+        #[cfg(any(feature = "_driver", feature = "sqlite"))]
+        if self.settings.in_transaction {
+            check_local(&policy)?;
+        }
+        check_accept(&policy, &**self.settings.engine.store())?;
+        check_lease(&policy, &**self.settings.engine.store())?;
         let settings = Arc::make_mut(&mut self.settings);
         if settings.caller.is_none() && !settings.believes_verified {
             check_sources(&policy)?;
         }
         settings.policy = policy;
+        Ok(self)
+    }
+
+    /// Within these limits; every fault in them is reported at once. All layers of one engine share what is counted: give
+    /// them the same limits. [`Limits::keys_alive`] has the store count; see [`Engine::prepare_counting`].
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use onlyonce::{Limits, Onlyonce, store::memory::Memory};
+    ///
+    /// let limits = Limits { keys_per_second: Some(50), keys_per_second_total: Some(500), ..Limits::default() };
+    /// let onlyonce = Onlyonce::new(Arc::new(Memory::new())).with_limits(limits)?;
+    /// # Ok::<(), onlyonce::Faults>(())
+    /// ```
+    pub fn with_limits(mut self, limits: Limits) -> Result<Self, Faults> {
+        limits.check()?;
+        Arc::make_mut(&mut self.settings).limits = Some(limits).filter(Limits::is_any_set);
+        Ok(self)
+    }
+
+    /// Handlers reserve and complete in their own transactions (`InTransaction`): one commit instead of two, for work
+    /// that touches nothing else. The policy's effects must be local, and the store one that commits with rows.
+    ///
+    /// # Errors
+    ///
+    /// Where the policy or the store says otherwise.
+    #[cfg(any(feature = "_driver", feature = "sqlite"))]
+    pub fn in_transaction(mut self) -> Result<Self, Faults> {
+        check_local(&self.settings.policy)?;
+        if !self.settings.engine.store().promises().transactions {
+            return Err(Faults(vec![Fault {
+                path: "store",
+                value: "memory".into(),
+                remedy: "cannot commit together with rows; use PostgreSQL or SQLite, in the same database as the rows".into(),
+            }]));
+        }
+        Arc::make_mut(&mut self.settings).in_transaction = true;
         Ok(self)
     }
 
@@ -143,6 +201,54 @@ impl Onlyonce {
     pub fn engine(&self) -> &Arc<Engine> {
         &self.settings.engine
     }
+}
+
+/// A request that is accepted is stored with its credentials: never in clear.
+fn check_accept(policy: &Policy, store: &dyn Store) -> Result<(), Faults> {
+    let value = match policy.accept {
+        Accept::Allowed if !store.promises().encrypts => "allowed",
+        Accept::Always if !store.promises().encrypts => "always",
+        Accept::Never | Accept::Allowed | Accept::Always => return Ok(()),
+    };
+    let remedy =
+        "stores requests with their credentials, and this store encrypts nothing; open it with a keyring";
+    Err(Faults(vec![Fault { path: "policy.accept", value: value.into(), remedy: remedy.into() }]))
+}
+
+/// Where nodes are told the time, they differ about when a lease has lapsed: it must be long enough for that not to matter.
+fn check_lease(policy: &Policy, store: &dyn Store) -> Result<(), Faults> {
+    let Clock::Told { within } = store.promises().clock else { return Ok(()) };
+    let least = LEASE_TIMES * within;
+    if policy.lease >= least {
+        return Ok(());
+    }
+    let remedy = format!(
+        "is too short for this store, whose clock is known to {} ms; set at least {} ms",
+        within.as_millis(),
+        least.as_millis()
+    );
+    Err(Faults(vec![Fault { path: "policy.lease", value: format!("{:?}", policy.lease), remedy }]))
+}
+
+/// Only what commits with the record is done exactly once.
+#[cfg(any(feature = "_driver", feature = "sqlite"))]
+fn check_local(policy: &Policy) -> Result<(), Faults> {
+    if policy.accept != Accept::Never {
+        return Err(Faults(vec![Fault {
+            path: "policy.accept",
+            value: "allowed or always".into(),
+            remedy: "is not possible if handlers reserve in their own transaction; set it to never".into(),
+        }]));
+    }
+    if policy.effects == Effects::Local {
+        return Ok(());
+    }
+    Err(Faults(vec![Fault {
+        path: "policy.effects",
+        value: policy.effects.as_str().into(),
+        remedy: "must be local if handlers reserve in their own transaction; anything else would run again after a rollback"
+            .into(),
+    }]))
 }
 
 /// The layer alone sees headers and routes; what must be verified first is somebody else's to verify.
@@ -202,6 +308,52 @@ fn single<'a>(parts: &'a Parts, name: &http::HeaderName) -> Option<&'a [u8]> {
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings").field("policy", &self.policy).field("service", &self.service).finish()
+    }
+}
+
+/// What [`Onlyonce::new`] takes: a store, or an [`Arc`] of one. `Kind` only tells these apart.
+pub trait IntoStore<Kind> {
+    /// The store, shared.
+    fn into_store(self) -> Arc<dyn Store>;
+}
+
+/// The kinds of [`IntoStore`].
+pub mod kind {
+    /// A store itself.
+    #[derive(Debug)]
+    pub enum Owned {}
+    /// An `Arc` of a store.
+    #[derive(Debug)]
+    pub enum Shared {}
+    /// An `Arc` of any store.
+    #[derive(Debug)]
+    pub enum Any {}
+}
+
+impl<S: Store> IntoStore<kind::Owned> for S {
+    fn into_store(self) -> Arc<dyn Store> {
+        Arc::new(self)
+    }
+}
+
+impl<S: Store> IntoStore<kind::Shared> for Arc<S> {
+    fn into_store(self) -> Arc<dyn Store> {
+        self
+    }
+}
+
+impl IntoStore<kind::Any> for Arc<dyn Store> {
+    fn into_store(self) -> Arc<dyn Store> {
+        self
+    }
+}
+
+/// It can stand wherever a layer can: `Router::layer(onlyonce)`.
+impl<S> tower_layer::Layer<S> for Onlyonce {
+    type Service = Service<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Service::new(inner, self.settings.clone())
     }
 }
 

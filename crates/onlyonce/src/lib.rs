@@ -26,7 +26,10 @@
 //! 5. A caller that cannot be told from others is refused, 401, unless [`Policy::anonymous`] lets those share. Callers
 //!    are told apart by their `Authorization` header, or by what [`Onlyonce::with_caller`] finds.
 //! 6. A body above [`Policy::request_bytes_max`] is refused, 413.
-//! 7. Then the record of that caller and key decides:
+//! 7. A request that would run and is older than [`Policy::request_age_max`] is refused, 400, and so is one that does not
+//!    say how old it is. What is on record is answered all the same.
+//! 8. Above one of the [`Limits`] ([`Onlyonce::with_limits`]) it is refused, 429, before anything is reserved.
+//! 9. Then the record of that caller and key decides:
 //!
 //! | record | the request |
 //! |---|---|
@@ -41,21 +44,21 @@
 //!
 //! While a request runs:
 //!
-//! 8. The key is reserved in the store before the handler is called, and the answer is in the store before its first
-//!    byte goes to the client.
-//! 9. A client that hangs up changes nothing. The work goes on, and its retry gets the answer.
-//! 10. The lease is renewed while the handler works. [`Policy::deadline`] ends it all the same: 504.
-//! 11. A handler that panics is answered for: 502. After both, the outcome is unknown, or retryable where running again
+//! 10. The key is reserved in the store before the handler is called, and the answer is in the store before its first
+//!     byte goes to the client.
+//! 11. A client that hangs up changes nothing. The work goes on, and its retry gets the answer.
+//! 12. The lease is renewed while the handler works. [`Policy::deadline`] ends it all the same: 504.
+//! 13. A handler that panics is answered for: 502. After both, the outcome is unknown, or retryable where running again
 //!     is safe.
 //!
 //! What an answer means:
 //!
-//! 12. 2xx, 3xx and 4xx are kept and replayed for [`Policy::retention`], except those of the next three rules.
-//! 13. 401, 403, 425 and 429 ([`Policy::release`]) say that nothing was done: the key may be tried again.
-//! 14. 408, 502 and 504 ([`Policy::unknown`]) are doubt: unknown, or retryable where running again is safe.
-//! 15. Any other 5xx says that nothing was done, unless [`Policy::on_5xx`] says otherwise.
-//! 16. A handler that knows better says so: [`Attempt::did_not_run`], [`Attempt::unknown`], [`Attempt::keep_for`].
-//! 17. An answer above [`Policy::response_bytes_max`], with trailers, or of type `text/event-stream` is passed on and
+//! 14. 2xx, 3xx and 4xx are kept and replayed for [`Policy::retention`], except those of the next three rules.
+//! 15. 401, 403, 425 and 429 ([`Policy::release`]) say that nothing was done: the key may be tried again.
+//! 16. 408, 502 and 504 ([`Policy::unknown`]) are doubt: unknown, or retryable where running again is safe.
+//! 17. Any other 5xx says that nothing was done, unless [`Policy::on_5xx`] says otherwise.
+//! 18. A handler that knows better says so: [`Attempt::did_not_run`], [`Attempt::unknown`], [`Attempt::keep_for`].
+//! 19. An answer above [`Policy::response_bytes_max`], with trailers, or of type `text/event-stream` is passed on and
 //!     not kept; the record says that it completed.
 //!
 //! An answer that will not be replayed carries `Idempotency-Stored: false`. One that will be says until when, in
@@ -68,7 +71,7 @@
 //!
 //! | effects | after a crash in the middle | promise |
 //! |---|---|---|
-//! | [`Effects::Local`]: all in one transaction with the completion | runs again | needs the completion in your transaction; not here yet |
+//! | [`Effects::Local`]: all in one transaction with the completion ([`transaction`]), or in [phases](phase) | runs again, behind the last committed phase | exactly once |
 //! | [`Effects::Keyed`]: downstream deduplicates [`Attempt::downstream_key`] | runs again while downstream remembers | exactly once, if downstream keeps its word |
 //! | [`Effects::Queryable`]: downstream can be asked | unknown, then asked by a [probe] | at most once, then the truth |
 //! | [`Effects::Opaque`]: neither | unknown, until somebody tells ([`operate`]) | at most once |
@@ -159,35 +162,48 @@
 //!
 //! # Read on
 //!
+//! * [`transaction`] completes a request in your own transaction, [`phase`] has handlers of several steps, `InTransaction` needs one commit.
 //! * [`Onlyonce`] makes layers, [`Policy`] is what they go by, [`Attempt`] is what a handler knows and may say.
-//! * `examples/payments.rs` is a whole service on axum, `examples/hyper.rs` one on plain hyper.
+//! * `examples/rides.rs` is a handler of several steps, `examples/payments.rs` a whole service on axum, `examples/hyper.rs` one on plain hyper.
 //! * The repository has a guide, a page for every error code, and one for every setting.
 //! * [`store`] is the seam for engines of one's own; `onlyonce_core::machine` has every rule about a record's state.
 
+pub mod accepted;
 mod answer;
 mod attempt;
 mod body;
 mod breaker;
+mod buffered;
 mod cache;
 mod counts;
 mod engine;
 mod epoch;
 pub mod events;
+mod front;
 mod future;
+mod gate;
 mod headers;
 pub mod health;
+#[cfg(any(feature = "_driver", feature = "sqlite"))]
+mod in_transaction;
 mod inflight;
 mod keyed;
 mod layer;
 mod lease;
+mod limiter;
+mod message;
 mod observe;
 pub mod operate;
+pub mod phase;
 pub mod probe;
 pub mod problem;
+pub mod relay;
 mod service;
 mod status;
 mod task;
+pub mod trace;
 pub mod traffic;
+pub mod transaction;
 mod verified;
 mod wait;
 pub mod worker;
@@ -197,11 +213,17 @@ pub use body::Body;
 pub use engine::Engine;
 pub use future::ResponseFuture;
 pub use headers::connection_named;
-pub use layer::{Caller, Layer, Onlyonce};
+#[cfg(any(feature = "_driver", feature = "sqlite"))]
+pub use in_transaction::{Begun, InTransaction, OpenAttempt};
+#[doc(hidden)]
+pub use layer::kind;
+pub use layer::{Caller, IntoStore, Layer, Onlyonce};
+pub use message::{Key as MessageKey, Message};
 pub use onlyonce_core::dialect::{self, Dialect};
 pub use onlyonce_core::fingerprint;
 pub use onlyonce_core::history;
 pub use onlyonce_core::key;
+pub use onlyonce_core::limits::{Limit, Limits};
 pub use onlyonce_core::machine::{self, Force};
 #[doc(hidden)]
 pub use onlyonce_core::percent;
@@ -211,6 +233,7 @@ pub use onlyonce_core::refusal;
 pub use onlyonce_core::scope;
 pub use onlyonce_core::time;
 pub use onlyonce_store as store;
+pub use problem::Problem;
 pub use service::{Route, Service};
 pub use status::asked_route;
 pub use verified::Verified;

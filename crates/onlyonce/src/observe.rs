@@ -10,17 +10,16 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body as HttpBody;
-use onlyonce_core::machine::{self, Admission};
 use onlyonce_core::outcome::{Meaning, Outcome, meaning};
 use onlyonce_core::record::Reason;
 use onlyonce_core::refusal::Refusal;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use crate::body::{Body, Read, read};
+use crate::body::{Body, Incoming, Read, read};
 use crate::counts::Decision;
-use crate::engine::{Begun, fresh_token};
-use crate::keyed::{Call, Keyed};
+use crate::engine::Begun;
+use crate::keyed::{Call, Keyed, is_large};
 use crate::lease::Lease;
 use crate::{answer, headers};
 
@@ -28,15 +27,23 @@ use crate::{answer, headers};
 pub(crate) async fn answer<S, B, R>(
     keyed: Arc<Keyed>,
     call: Box<Call<S>>,
-    body: B,
+    body: Incoming<B>,
 ) -> Result<Response<Body<R>>, S::Error>
 where
     S: Service<Request<Body<B>>, Response = Response<R>>,
     B: HttpBody<Data = Bytes> + Unpin,
 {
     let Call { mut inner, parts, .. } = *call;
-    let Ok(read) = read(body, keyed.policy().request_bytes_max).await else {
-        return Ok(answer::unreadable());
+    let (read, _held) = match body {
+        // Counted by whoever read it, until this request ends.
+        Incoming::Read(bytes, held) => (Read::Whole(bytes), Some(held)),
+        Incoming::Coming(body) => {
+            let bytes_max = keyed.policy().request_bytes_max;
+            let Ok(read) = read(body, bytes_max, |bytes| keyed.holds(bytes)).await else {
+                return Ok(answer::unreadable());
+            };
+            (read, None)
+        }
     };
     let body = match read {
         Read::Whole(bytes) => bytes,
@@ -54,7 +61,7 @@ where
         biased;
         response = &mut called => response,
         // Its record may be given up at the deadline, the request may not.
-        () = lease.keep(keyed.engine(), keyed.policy().store_timeout) => called.await,
+        _ = lease.keep(keyed.engine(), keyed.policy().store_timeout) => called.await,
     };
     let outcome = keyed.outcome(&lease, response.as_ref().ok());
     // Before its client is answered, or a retry at once would be counted as if it had come too early.
@@ -66,20 +73,16 @@ where
 impl Keyed {
     /// What enforcing would decide; with the lease where it would run.
     async fn would(&self, parts: &Parts, body: &Bytes) -> (Decision, Option<Box<Lease>>) {
-        let request = machine::Request {
-            scope: &self.scope,
-            key: &self.key,
-            route: Some(&self.route),
-            fingerprint: &self.candidates(parts, body),
-            policy: self.policy(),
-            token: fresh_token(),
-            admission: Admission::Run,
-        };
+        let digested = if is_large(body) { Box::pin(self.digested(parts, body)).await } else { None };
+        let candidates = self.candidates_with(parts, body, digested);
+        let request = self.request(&candidates);
         self.hold.set(true);
-        match self.engine().begin(&self.id, &request, Instant::now()).await {
+        match self.engine().begin(&self.id, &request, &self.gate(parts), Instant::now()).await {
             Ok(Begun::Run(lease)) => (Decision::run(lease.attempt()), Some(lease)),
             // Answers are not kept here: in earnest this one would have been.
             Ok(Begun::Replay(_) | Begun::Refuse(Refusal::ResponseNotStored, _)) => (Decision::Replayed, None),
+            // Nothing is stored here, so nothing is accepted.
+            Ok(Begun::Accepted(_)) => (Decision::Accepted, None),
             Ok(Begun::Refuse(refusal, _)) => (Decision::from(&refusal), None),
             Err(_) => (Decision::StoreUnavailable, None),
         }

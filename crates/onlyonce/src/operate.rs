@@ -1,4 +1,4 @@
-//! What operators may do to records: look, settle, forget, purge. The admin API and the program's commands are made of this.
+//! What operators may do to records and messages: look, settle, forget, purge, redrive, discard. The admin API and the program's commands are made of this.
 //!
 //! 1. Every change is the machine's to allow, and goes to the store by compare and swap.
 //! 2. A change and its entry in the audit log are one commit. Where the entry cannot be written, nothing is changed.
@@ -6,6 +6,7 @@
 //! 4. A dry run answers as the order itself would, and writes nothing.
 
 mod forget;
+pub mod message;
 mod order;
 mod purge;
 mod statement;
@@ -15,12 +16,13 @@ use std::time::Duration;
 
 use onlyonce_core::machine::{self, Action, Backoff};
 use onlyonce_core::record::{Id, Seen};
-use onlyonce_store::{Error, Page, Query};
+use onlyonce_store::{Cursor, Error, Order as Sorting, Page, Query, Unreadable};
 
 pub use forget::Forgotten;
 pub use order::{Applied, Operator, Order, Refusal, entry_id};
 pub use purge::{Kept, Purged};
-pub(crate) use statement::tell_contradiction;
+pub use statement::CONTRADICTION;
+pub(crate) use statement::contradiction;
 pub use statement::{Heard, Statement, Subject};
 pub use verdict::{Judged, Saying};
 
@@ -30,6 +32,45 @@ use crate::probe::Failing;
 
 /// How often a record may change under an order.
 const SWAPS_MAX: u32 = 16;
+/// Where expired records are. The first byte of a cursor says so.
+#[derive(Clone, Copy)]
+enum Part {
+    Kept = 0,
+    Archive = 1,
+}
+
+impl Part {
+    /// Where a listing goes on, and the store's own cursor there.
+    fn of(cursor: Option<Cursor>) -> (Self, Option<Cursor>) {
+        let Some(Cursor(bytes)) = cursor else { return (Self::Kept, None) };
+        match bytes.split_first() {
+            Some((1, [])) => (Self::Archive, None),
+            Some((1, rest)) => (Self::Archive, Some(Cursor(rest.into()))),
+            Some((_, rest)) => (Self::Kept, Some(Cursor(rest.into()))),
+            None => (Self::Kept, Some(Cursor(Box::default()))),
+        }
+    }
+
+    fn begin(self) -> Cursor {
+        self.with(&Cursor(Box::default()))
+    }
+
+    fn with(self, Cursor(bytes): &Cursor) -> Cursor {
+        Cursor([&[self as u8], &bytes[..]].concat().into())
+    }
+}
+
+/// Whether a record has expired is told by what stands in clear.
+fn has_expired(unreadable: &Unreadable) -> bool {
+    machine::may_reap(&unreadable.record, unreadable.now)
+}
+
+/// What stands in clear of a record whose encryption key is missing. Whoever writes on it loses the rest.
+fn in_clear(unreadable: &Unreadable) -> Seen {
+    let Unreadable { record, revision, now, .. } = unreadable;
+    Seen { record: record.clone(), revision: *revision, now: *now }
+}
+
 /// How long one store call may take: somebody waits for it, but no request does.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -40,8 +81,19 @@ impl Engine {
     ///
     /// Where the store does not answer.
     pub async fn find(&self, id: Id) -> Result<Option<Seen>, Error> {
-        let seen = self.load(&id, STORE_TIMEOUT).await?;
-        Ok(seen.filter(|seen| !machine::may_reap(&seen.record, seen.now)))
+        match self.load(&id, STORE_TIMEOUT).await {
+            Err(error) if error.unreadable().is_some_and(has_expired) => Ok(None),
+            Err(error) => Err(error),
+            Ok(seen) => Ok(seen.filter(|seen| !machine::may_reap(&seen.record, seen.now))),
+        }
+    }
+
+    /// The same to forget it, which needs no more of a record than what stands in clear.
+    pub(crate) async fn find_to_forget(&self, id: Id) -> Result<Option<Seen>, Error> {
+        match self.find(id).await {
+            Err(error) => error.unreadable().map(in_clear).map(Some).ok_or(error),
+            found @ Ok(_) => found,
+        }
     }
 
     /// Records as an operator lists them. Expired ones are left out, so a page may be short and still have a next.
@@ -52,6 +104,32 @@ impl Engine {
     pub async fn list(&self, query: Query) -> Result<Page, Error> {
         let mut page = self.guarded(Operation::Scan, STORE_TIMEOUT, self.store().scan(query)).await?;
         page.records.retain(|(_, seen)| !machine::may_reap(&seen.record, seen.now));
+        page.unreadable.retain(|unreadable| !has_expired(unreadable));
+        Ok(page)
+    }
+
+    /// Expired records as an operator lists them: those that the reaper has not deleted yet, then the archive. A record that
+    /// is archived between two pages is in both.
+    ///
+    /// # Errors
+    ///
+    /// Where the store does not answer, or the cursor is none of its own.
+    pub async fn list_expired(&self, mut query: Query) -> Result<Page, Error> {
+        let (part, after) = Part::of(query.after.take());
+        query.after = after;
+        query.order = match part {
+            Part::Kept => Sorting::Due,
+            Part::Archive => Sorting::Archived,
+        };
+        let mut page = self.guarded(Operation::Scan, STORE_TIMEOUT, self.store().scan(query)).await?;
+        match part {
+            Part::Kept => {
+                page.records.retain(|(_, seen)| machine::may_reap(&seen.record, seen.now));
+                page.unreadable.retain(has_expired);
+                page.next = Some(page.next.map_or(Part::Archive.begin(), |next| Part::Kept.with(&next)));
+            }
+            Part::Archive => page.next = page.next.map(|next| Part::Archive.with(&next)),
+        }
         Ok(page)
     }
 
@@ -67,6 +145,6 @@ impl Engine {
 
     /// The probes that have failed several times in a row on this node.
     pub fn failing_probes(&self) -> Vec<Failing> {
-        self.probe_answers().failing()
+        self.probe_answers().failing(self.probes().max)
     }
 }

@@ -19,18 +19,20 @@
 //! let probes = Probes::default().with_route("POST /payments", Arc::new(bank));
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use http::HeaderValue;
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::Backoff;
 use onlyonce_core::record::{Handle, Record, Verdict};
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::Timestamp;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 
 /// Says whether work happened.
 #[async_trait]
@@ -58,6 +60,19 @@ pub struct Question {
     pub attempt: u32,
     /// The route it came in on.
     pub route: Option<Arc<str>>,
+    /// The foreign call that it is about, with the key that was sent downstream; none where it is about the whole work.
+    pub call: Option<Asked>,
+    /// The header `traceparent` to ask with, where probes are traced.
+    pub traceparent: Option<HeaderValue>,
+}
+
+/// The foreign call that a probe is asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The call's name.
+    pub name: Arc<str>,
+    /// The key that was sent downstream.
+    pub key: Arc<str>,
 }
 
 /// What a probe found.
@@ -116,6 +131,7 @@ where
 #[derive(Clone)]
 pub struct Probes {
     by_route: HashMap<Arc<str>, Arc<dyn Probe>>,
+    by_call: HashMap<(Arc<str>, Arc<str>), Arc<dyn Probe>>,
     /// The pause before the first question of records that were not reserved under one.
     pub first: Duration,
     /// The longest pause.
@@ -132,6 +148,7 @@ impl Default for Probes {
     fn default() -> Self {
         Self {
             by_route: HashMap::new(),
+            by_call: HashMap::new(),
             first: Duration::from_secs(1),
             max: Duration::from_secs(5 * 60),
             tries_max: 20,
@@ -149,9 +166,31 @@ impl Probes {
         self
     }
 
-    /// The probe of a record's route.
+    /// The same, with a probe for the [foreign call](crate::Attempt::foreign) of that name on this route. What it says is about
+    /// that call alone: "happened", with the call's result as JSON in the answer's body, resumes the work behind it.
+    #[must_use]
+    pub fn with_call(
+        mut self,
+        route: impl Into<Arc<str>>,
+        call: impl Into<Arc<str>>,
+        probe: Arc<dyn Probe>,
+    ) -> Self {
+        self.by_call.insert((route.into(), call.into()), probe);
+        self
+    }
+
+    /// The probe of the call under way, or of the record's route where none is.
     pub(crate) fn of(&self, record: &Record) -> Option<&Arc<dyn Probe>> {
-        self.by_route.get(record.route.as_ref()?)
+        let route = record.route.as_ref()?;
+        match &record.progress.calling {
+            Some(calling) => self.by_call.get(&(route.clone(), calling.phase.clone())),
+            None => self.by_route.get(route),
+        }
+    }
+
+    /// Whether a route, or a call of it, has a probe.
+    pub(crate) fn has(&self, route: &str) -> bool {
+        self.by_route.contains_key(route) || self.by_call.keys().any(|(of, _)| &**of == route)
     }
 
     /// How a record's probe is asked; none where it has none.
@@ -166,13 +205,58 @@ impl Probes {
 
     /// Whether no route has a probe.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_route.is_empty()
+        self.by_route.is_empty() && self.by_call.is_empty()
     }
 }
 
 impl fmt::Debug for Probes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Probes").field("routes", &self.by_route.keys()).finish_non_exhaustive()
+    }
+}
+
+/// The places of probes that bound how many may ask them at once, for one round of a worker. A probe without a free place for
+/// too long is left out for the rest of the round, so that the records of other probes do not wait for it.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// By the address of their semaphore.
+    crowded: Mutex<HashSet<usize>>,
+}
+
+/// How long a record waits for a place of its probe.
+const PLACE_WITHIN: Duration = Duration::from_secs(2);
+
+/// A probe has no free place.
+pub(crate) struct Crowded;
+
+impl Places {
+    /// Waits for a place, where the probe has a bound.
+    pub(crate) async fn wait_for(&self, probe: &dyn Probe) -> Result<Option<OwnedSemaphorePermit>, Crowded> {
+        let Some(places) = probe.places() else { return Ok(None) };
+        let address = Arc::as_ptr(&places).addr();
+        if self.crowded().contains(&address) {
+            return Err(Crowded);
+        }
+        match timeout(PLACE_WITHIN, places.acquire_owned()).await {
+            Ok(place) => Ok(place.ok()),
+            Err(_) => {
+                self.crowded().insert(address);
+                Err(Crowded)
+            }
+        }
+    }
+
+    /// Whether no probe at all is asked any more in this round.
+    pub(crate) fn are_crowded(&self, probes: &Probes) -> bool {
+        let crowded = self.crowded();
+        let is_crowded = |places: Option<Arc<Semaphore>>| {
+            places.is_some_and(|places| crowded.contains(&Arc::as_ptr(&places).addr()))
+        };
+        probes.by_route.values().chain(probes.by_call.values()).all(|probe| is_crowded(probe.places()))
+    }
+
+    fn crowded(&self) -> MutexGuard<'_, HashSet<usize>> {
+        self.crowded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -192,9 +276,13 @@ pub struct Failing {
 /// After so many failures in a row a probe is called failing.
 const FAILING_AFTER: u32 = 5;
 
-/// How the probes of this node have answered lately.
+/// A failing probe is asked at least once in the longest pause, as long as this node asks it. After twice that and this much
+/// it is not known whether it still fails: other nodes have settled what it was asked about, or people have.
+const FAILING_FOR: Duration = Duration::from_secs(60);
+
+/// How the probes of this node have answered lately: those that failed last, and when.
 #[derive(Debug, Default)]
-pub(crate) struct Answers(HashMap<Arc<str>, Failing>);
+pub(crate) struct Answers(HashMap<Arc<str>, (Failing, Instant)>);
 
 impl Answers {
     pub(crate) fn answered(&mut self, route: &str) {
@@ -202,17 +290,23 @@ impl Answers {
     }
 
     pub(crate) fn failed(&mut self, route: &Arc<str>, now: Timestamp, says: &Arc<str>) {
-        let failing = self.0.entry(route.clone()).or_insert_with(|| Failing {
-            route: route.clone(),
-            since: now,
-            failures: 0,
-            says: says.clone(),
-        });
+        let first = || Failing { route: route.clone(), since: now, failures: 0, says: says.clone() };
+        let (failing, last) = self.0.entry(route.clone()).or_insert_with(|| (first(), Instant::now()));
         failing.failures = failing.failures.saturating_add(1);
         failing.says = says.clone();
+        *last = Instant::now();
     }
 
-    pub(crate) fn failing(&self) -> Vec<Failing> {
-        self.0.values().filter(|failing| failing.failures >= FAILING_AFTER).cloned().collect()
+    /// Keeps only those of these routes: the others have no probe any more.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.0.retain(|route, _| is_kept(route));
+    }
+
+    pub(crate) fn failing(&self, pause_max: Duration) -> Vec<Failing> {
+        let kept_for = pause_max.saturating_mul(2).saturating_add(FAILING_FOR);
+        let is_failing = |(failing, last): &&(Failing, Instant)| {
+            failing.failures >= FAILING_AFTER && last.elapsed() <= kept_for
+        };
+        self.0.values().filter(is_failing).map(|(failing, _)| failing.clone()).collect()
     }
 }

@@ -12,6 +12,11 @@
 //! | unknown | 200 | 409 `idempotency_outcome_unknown` |
 //! | expired, where `on_expired = "gone"` | 410 | 410 |
 //! | none | 404 | 404 |
+//!
+//! Accepted work that waits for its next attempt is retryable, and answered like pending work: a worker runs it.
+//!
+//! `DELETE /_onlyonce/keys/{key}` cancels accepted work that has not begun, or did not run: 204, and its answer is a 408. What
+//! runs, has ended or may have done something is not cancelled: 409 with its state.
 
 use std::fmt::Write;
 
@@ -24,6 +29,7 @@ use onlyonce_core::percent::{self, Piece};
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{Record, Seen};
 use onlyonce_core::refusal::Refusal;
+use onlyonce_core::scope::Source;
 use onlyonce_core::time::Timestamp;
 
 use crate::problem::{self, seconds, status_path};
@@ -36,23 +42,32 @@ pub(crate) const PREFIX: &str = "/_onlyonce/keys/";
 pub(crate) struct Question {
     /// The key, decoded. Not checked: one that cannot be finds nothing.
     pub(crate) key: Key,
-    /// Whether the stored answer itself is asked for.
-    pub(crate) wants_response: bool,
+    /// What is wanted.
+    pub(crate) asks: Asks,
+}
+
+/// What a caller wants that asks about its own key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// How it stands.
+    State,
+    /// The stored answer itself.
+    Response,
+    /// That accepted work is cancelled.
+    Cancel,
 }
 
 /// The question in a request, if it is one.
 pub(crate) fn question(method: &Method, path: &str) -> Option<Question> {
     let rest = path.strip_prefix(PREFIX)?;
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        return None;
-    }
     // A slash inside a key is percent-encoded, so the plain one divides.
-    let (key, wants_response) = match rest.split_once('/') {
-        None => (rest, false),
-        Some((key, "response")) => (key, true),
-        Some(_) => return None,
+    let (key, asks) = match (method.clone(), rest.split_once('/')) {
+        (Method::GET | Method::HEAD, None) => (rest, Asks::State),
+        (Method::GET | Method::HEAD, Some((key, "response"))) => (key, Asks::Response),
+        (Method::DELETE, None) => (rest, Asks::Cancel),
+        (_, _) => return None,
     };
-    (!key.is_empty()).then(|| Question { key: Key::stored(&decoded(key, |byte| byte)), wants_response })
+    (!key.is_empty()).then(|| Question { key: Key::stored(&decoded(key, |byte| byte)), asks })
 }
 
 /// The route that a question about a key names, `?route=POST%20/orders`: empty where it names none, and none where the
@@ -110,9 +125,29 @@ pub(crate) fn in_progress(seen: &Seen, key: &Key, policy: &Policy) -> Response<B
     if let Standing::InProgress(wait) = machine::standing(Some(seen), policy) {
         headers.insert(RETRY_AFTER, seconds(wait));
     }
-    let location = HeaderValue::try_from(status_path(key)).expect("a percent-encoded key is visible ASCII");
+    let mut location = status_path(key);
+    // Where the scope has the route, a question names it.
+    if let Some(route) = seen.record.route.as_deref().filter(|_| policy.scope.contains(&Source::Route)) {
+        location.push_str("?route=");
+        location.push_str(&problem::escaped(route));
+    }
+    let location = HeaderValue::try_from(location).expect("what is percent-encoded is visible ASCII");
     headers.insert(LOCATION, location);
     response
+}
+
+/// What a caller is told whose work is not cancelled: how it stands.
+pub(crate) fn not_cancelled(seen: Option<&Seen>, key: &Key, policy: &Policy) -> Response<Bytes> {
+    match (machine::standing(seen, policy), seen) {
+        (Standing::Gone, _) => problem::answer(&Refusal::Expired, &policy.dialect, Some(key)),
+        (Standing::Absent, _) | (_, None) => not_found(),
+        (Standing::InProgress(wait), Some(seen)) => {
+            let mut response = state(StatusCode::CONFLICT, &seen.record, None);
+            response.headers_mut().insert(RETRY_AFTER, seconds(wait));
+            response
+        }
+        (Standing::Ended(expires_at), Some(seen)) => state(StatusCode::CONFLICT, &seen.record, expires_at),
+    }
 }
 
 fn not_found() -> Response<Bytes> {
@@ -154,7 +189,16 @@ fn rfc3339(moment: Timestamp) -> String {
 
 /// An HTTP-date; a fraction of a second counts as the next whole one, so that nobody is told too early an expiry.
 pub(crate) fn http_date(moment: Timestamp) -> HeaderValue {
-    let moment = jiff::Timestamp::from_second(moment.as_secs_ceil().max(0)).unwrap_or(jiff::Timestamp::MAX);
+    written(moment.as_secs_ceil())
+}
+
+/// The same, the second before: for moments that have passed.
+pub(crate) fn http_date_before(moment: Timestamp) -> HeaderValue {
+    written(moment.as_micros().div_euclid(1_000_000))
+}
+
+fn written(second: i64) -> HeaderValue {
+    let moment = jiff::Timestamp::from_second(second.max(0)).unwrap_or(jiff::Timestamp::MAX);
     let moment = jiff::tz::Offset::UTC.to_datetime(moment);
     // Written out, since every answer has one: the library's printer is for any date of any zone.
     let mut text = *b"Fri, 31 Dec 9999 23:59:59 GMT";
@@ -182,13 +226,16 @@ mod tests {
     #[test]
     fn a_question_names_a_percent_encoded_key() {
         let asked = question(&Method::GET, "/_onlyonce/keys/a%2Fb%20c").unwrap();
-        assert_eq!(asked, Question { key: Key::stored("a/b c"), wants_response: false });
+        assert_eq!(asked, Question { key: Key::stored("a/b c"), asks: Asks::State });
         let asked = question(&Method::GET, "/_onlyonce/keys/k1/response").unwrap();
-        assert_eq!(asked, Question { key: Key::stored("k1"), wants_response: true });
+        assert_eq!(asked, Question { key: Key::stored("k1"), asks: Asks::Response });
         for path in ["/_onlyonce/keys", "/_onlyonce/keys/k/other", "/orders"] {
             assert_eq!(question(&Method::GET, path), None, "{path}");
         }
         assert_eq!(question(&Method::POST, "/_onlyonce/keys/k1"), None);
+        let asked = question(&Method::DELETE, "/_onlyonce/keys/k1").unwrap();
+        assert_eq!(asked, Question { key: Key::stored("k1"), asks: Asks::Cancel });
+        assert_eq!(question(&Method::DELETE, "/_onlyonce/keys/k1/response"), None);
     }
 
     #[test]

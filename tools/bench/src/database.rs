@@ -93,7 +93,7 @@ impl Database {
     /// The same as a number.
     pub(crate) fn number(&self, name: &str, sql: &str) -> Result<f64> {
         let told = self.server.sql_in(name, sql);
-        told.parse().with_context(|| format!("{told:?} is no number"))
+        told.parse().with_context(|| format!("{told:?} is not a number"))
     }
 
     /// What has been done in a database so far. A session may report its counts only when it ends.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::findings;
+use crate::lines::Line;
 use crate::subjects::{Series, Subject, Target};
 
 /// One measurement.
@@ -33,6 +34,8 @@ pub(crate) struct Figures {
     pub(crate) keys: Vec<(&'static Subject, Value)>,
     /// What is held while a large body passes.
     pub(crate) uploads: Vec<(&'static Subject, Value)>,
+    /// What a setting costs, beside the same without it.
+    pub(crate) options: Vec<Line>,
 }
 
 /// The middle of several rounds, and how far they lie apart.
@@ -80,6 +83,7 @@ impl Figures {
             crowds: Vec::new(),
             keys: Vec::new(),
             uploads: Vec::new(),
+            options: Vec::new(),
         }
     }
 
@@ -157,6 +161,7 @@ impl Figures {
             "waiters": by_name(&self.crowds),
             "keys": by_name(&self.keys),
             "uploads": by_name(&self.uploads),
+            "options": self.options.iter().map(Line::json).collect::<Vec<_>>(),
             "findings": findings,
         })
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::figures::{Figures, Standing};
-use crate::lines::spread_words;
+use crate::lines::{Line, spread_words};
 use crate::subjects::{
     KEYS_BYTES_MAX, KEYS_PROMISED, Subject, UPLOAD_BYTES_MAX, UPLOAD_PROMISED, WAITERS_BYTES_MAX, WAKE_MS_MAX,
 };
@@ -26,7 +26,19 @@ pub(crate) fn of(figures: &Figures) -> Vec<Finding> {
         text: format!("{}: not measured: {why}", subject.name),
         standing: judge(subject, false),
     });
-    beside.chain(storms).chain(waiting).chain(crowds).chain(keys).chain(uploads).chain(missing).collect()
+    let options = figures.options.iter().map(|Line { what, measured, target, standing }| Finding {
+        text: format!("{what}: {measured} ({target})"),
+        standing: standing.clone(),
+    });
+    beside
+        .chain(storms)
+        .chain(waiting)
+        .chain(crowds)
+        .chain(keys)
+        .chain(uploads)
+        .chain(options)
+        .chain(missing)
+        .collect()
 }
 
 /// A subject beside another that is not the baseline.

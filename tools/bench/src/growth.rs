@@ -3,6 +3,7 @@
 //! Every pair of figures is measured in turns, like the rows of the table. The large file is filled once; a file of ten
 //! thousand records is filled anew for each round, since the load itself makes it larger.
 
+mod asking;
 mod results;
 
 use std::fs::{File, OpenOptions};
@@ -21,7 +22,7 @@ use crate::lines::{self, Pair};
 use crate::load::{self, Callers, Work};
 use crate::reaping::{self, Load, Reaping};
 use crate::server::Server;
-use crate::subjects::{HAND_SQLITE, LAYER, LAYER_SQLITE, PLAIN, Subject};
+use crate::subjects::{GATEWAY, GATEWAY_SQLITE, HAND_SQLITE, LAYER, LAYER_SQLITE, PLAIN, Subject};
 use crate::tools::{Tools, output_within};
 
 /// What a large store is compared with.
@@ -66,16 +67,31 @@ pub(crate) fn measure(tools: &Tools, extent: Extent) -> Result<Results> {
     for package in ["bench-plain", PACKAGE, "bench-hand-sqlite", "bench-fill"] {
         tools.build(package)?;
     }
+    tools.provide(GATEWAY.named(GATEWAY_SQLITE).program)?;
     let growth = Growth { tools, extent };
     let cost = growth.cost().context("what a request costs")?;
     let one_caller = growth.one_caller().context("one caller at a time")?;
-    let large = growth.filled(extent.records, DAY_SECONDS)?;
+    let large = filled(tools, extent.records, DAY_SECONDS)?;
     let sizes = growth.sizes(&large).context("few records and many")?;
     let kills = growth.kills(&large).context("ready after a kill")?;
     let listings = growth.listings(&large).context("pages of listings")?;
     drop(large);
     let reaping = growth.reaping().context("reaping under load")?;
-    Ok(Results { extent, cost, one_caller, sizes, kills, listings, reaping })
+    let asking = growth.asking().context("asking probes under load")?;
+    Ok(Results { extent, cost, one_caller, sizes, kills, listings, reaping, asking })
+}
+
+/// A folder with a store of so many records, closed.
+pub(crate) fn filled(tools: &Tools, records: u64, retention_seconds: u64) -> Result<Folder> {
+    let folder = Folder::new(tools)?;
+    let mut command = tools.command(&tools.binary("bench-fill"), End::Kill);
+    command.arg("fill").arg(folder.store()).args([records, retention_seconds].map(|n| n.to_string()));
+    let time = Duration::from_secs(records / FILLED_PER_SECOND_MIN) + GRACE;
+    let filled = load::last_line(&output_within(&mut command, time)?)?;
+    if records > RECORDS_FEW {
+        eprintln!("filled: {filled}");
+    }
+    Ok(folder)
 }
 
 struct Growth<'a> {
@@ -84,19 +100,6 @@ struct Growth<'a> {
 }
 
 impl Growth<'_> {
-    /// A folder with a store of so many records, closed.
-    fn filled(&self, records: u64, retention_seconds: u64) -> Result<Folder> {
-        let folder = Folder::new(self.tools)?;
-        let mut command = self.tools.command(&self.tools.binary("bench-fill"), End::Kill);
-        command.arg("fill").arg(folder.store()).args([records, retention_seconds].map(|n| n.to_string()));
-        let time = Duration::from_secs(records / FILLED_PER_SECOND_MIN) + GRACE;
-        let filled = load::last_line(&output_within(&mut command, time)?)?;
-        if records > RECORDS_FEW {
-            eprintln!("filled: {filled}");
-        }
-        Ok(folder)
-    }
-
     /// On a new file: what many callers, one caller and replays write, and how large the file is then.
     fn cost(&self) -> Result<Cost> {
         let folder = Folder::new(self.tools)?;
@@ -140,7 +143,7 @@ impl Growth<'_> {
 
     fn sizes(&self, large: &Folder) -> Result<Vec<Pair>> {
         lines::pairs(self.extent.rounds, ["few records", "many records"], |round| {
-            let few = self.filled(RECORDS_FEW, DAY_SECONDS)?;
+            let few = filled(self.tools, RECORDS_FEW, DAY_SECONDS)?;
             let run = format!("sizes-{round}");
             let work = self.extent.work("unique", &run, Callers::Many);
             Ok(Pair {
@@ -193,7 +196,7 @@ impl Growth<'_> {
     }
 
     fn reaping(&self) -> Result<Reaping> {
-        let folder = self.filled(reaping::expired(self.extent.records), 0)?;
+        let folder = filled(self.tools, reaping::expired(self.extent.records), 0)?;
         let load = |Load { run, flags, time }: Load<'_>| {
             let work = Work { time, ..self.extent.work("unique", run, Callers::Many) };
             self.sample(&folder.store(), work, flags)

@@ -1,7 +1,7 @@
 //! The loads: wrk for the steady ones, `bench-load` for many requests at the very same time.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use onlyonce_testkit::process::End;
@@ -174,7 +174,7 @@ fn wrk_command(server: &Server, subject: &Subject, work: Work<'_>) -> Command {
         "-s",
     ]);
     command.arg(folder.join("keys.lua")).arg(format!("http://{}/payments", server.address));
-    command.args(["--", work.workload, work.run]).arg(folder.join("body.json")).args(subject.headers);
+    command.args(["--", work.workload, work.run]).arg(folder.join("body.json")).args(timed(subject));
     command
 }
 
@@ -237,7 +237,13 @@ fn crowd(tools: &Tools, verb: &str, address: &str, connections: u64, delay_ms: u
 }
 
 fn own_headers(subject: &Subject) -> impl Iterator<Item = String> {
-    subject.headers.iter().map(|header| header.replace("%s", SESSION))
+    timed(subject).map(|header| header.replace("%s", SESSION))
+}
+
+/// The headers of a subject, with the time in them.
+fn timed(subject: &Subject) -> impl Iterator<Item = String> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    subject.headers.iter().map(move |header| header.replace("{now}", &now.to_string()))
 }
 
 /// The report that a load ends with.

@@ -1,7 +1,10 @@
 //! `cargo xtask bench`: what the layer and the gateway cost, measured beside their baselines. See bench/README.md.
 
+mod cache;
 mod chart;
+mod dashboard;
 mod database;
+mod engines;
 mod figures;
 mod findings;
 mod folder;
@@ -9,14 +12,16 @@ mod growth;
 mod lines;
 mod load;
 mod memory;
+mod options;
 mod page;
 mod postgres;
 mod reaping;
 mod server;
 mod subjects;
 mod tools;
+mod write_first;
 
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -75,6 +80,24 @@ enum Command {
         #[arg(long, default_value_t = 1_000_000)]
         records: u64,
     },
+    /// The layer on MariaDB beside what one writes by hand for it
+    Mysql,
+    /// The layer on Redis beside what one writes by hand for it
+    Redis,
+    /// The layer on PostgreSQL with a Redis in front of it, beside PostgreSQL alone
+    Cache,
+    /// A handler whose record commits with its row, and the relay, beside what one writes by hand on PostgreSQL
+    WriteFirst {
+        /// How many messages the large backlog has; the promise is about 1000000. With --quick a tenth of it
+        #[arg(long, default_value_t = 1_000_000)]
+        messages: u64,
+    },
+    /// What an open dashboard costs the gateway, and its first screen on a large store
+    Dashboard {
+        /// How many records the store has; the promise is about 1000000. With --quick a tenth of it
+        #[arg(long, default_value_t = 1_000_000)]
+        records: u64,
+    },
     /// The gateway beside a plain proxy and nginx, and the memory it holds
     Gateway {
         /// How many keys its memory is watched over; the promise is about 1000000. With --quick a tenth of it
@@ -87,6 +110,17 @@ fn main() -> ExitCode {
     exit_code(&run(&Arguments::parse()))
 }
 
+/// Eleven thousand clients of the gateway need three descriptors each. What is started here inherits the limit.
+fn raise_descriptors() {
+    let own = process::id().to_string();
+    let raised = process::Command::new("prlimit").args(["--pid", &own, "--nofile=65536:65536"]).status();
+    if !raised.is_ok_and(|status| status.success()) {
+        eprintln!(
+            "the limit of file descriptors cannot be raised, so fewer clients than 10000 may be served; run as root, or raise it to 65536"
+        );
+    }
+}
+
 fn run(arguments: &Arguments) -> Result<Verdict> {
     if arguments.rounds < ROUNDS_MIN {
         bail!("{} rounds have no median; use --rounds {ROUNDS_MIN} or more", arguments.rounds);
@@ -95,6 +129,7 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
     if seconds == 0 {
         bail!("nothing is measured in 0 seconds; use --seconds 1 or more");
     }
+    raise_descriptors();
     let tools = Tools::prepare()?;
     match arguments.command {
         None => run_layer(&tools, arguments.rounds, seconds),
@@ -102,8 +137,19 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
             let keys = if arguments.quick { keys / 10 } else { keys };
             run_gateway(&tools, arguments.rounds, seconds, keys)
         }
+        Some(Command::Dashboard { records }) => {
+            let records = if arguments.quick { records / 10 } else { records };
+            dashboard::run(&tools, Extent { records, rounds: arguments.rounds, seconds })
+        }
         Some(Command::Postgres { records }) => {
             postgres::run(&tools, Extent { records, rounds: arguments.rounds, seconds })
+        }
+        Some(Command::Mysql) => engines::run(&tools, engines::Engine::Mariadb, arguments.rounds, seconds),
+        Some(Command::Redis) => engines::run(&tools, engines::Engine::Redis, arguments.rounds, seconds),
+        Some(Command::Cache) => cache::run(&tools, Extent { records: 0, rounds: arguments.rounds, seconds }),
+        Some(Command::WriteFirst { messages }) => {
+            let records = if arguments.quick { messages / 10 } else { messages };
+            write_first::run(&tools, Extent { records, rounds: arguments.rounds, seconds })
         }
         Some(Command::Growth { records }) => {
             run_growth(&tools, Extent { records, rounds: arguments.rounds, seconds })
@@ -120,6 +166,7 @@ fn run_gateway(tools: &Tools, rounds: u32, seconds: u64, keys: u64) -> Result<Ve
     tools.build(PLAIN_PACKAGE).context("the handler behind the gateway does not build")?;
     let mut figures = measure(tools, &GATEWAY, rounds, seconds)?;
     memory::measure(tools, keys, UPLOAD_PROMISED, &mut figures).context("memory")?;
+    figures.options = options::measure(tools, rounds, seconds).context("options")?;
     write(&figures, "gateway.json", Part::Gateway)
 }
 

@@ -15,6 +15,10 @@ pub(crate) enum Part {
     Growth,
     Gateway,
     Postgres,
+    Mariadb,
+    Redis,
+    WriteFirst,
+    Dashboard,
 }
 
 /// For the terminal.
@@ -112,6 +116,10 @@ impl Part {
             Self::Growth => "growth",
             Self::Gateway => "gateway",
             Self::Postgres => "postgres",
+            Self::Mariadb => "mariadb",
+            Self::Redis => "redis",
+            Self::WriteFirst => "write-first",
+            Self::Dashboard => "dashboard",
         };
         ["begin", "end"].map(|edge| format!("<!-- {name}: {edge} -->"))
     }

@@ -34,7 +34,7 @@ const RECORDS_PER_TOUCH: u64 = 40;
 const TOUCHES_MAX: u32 = 40;
 /// One caller is measured so many times as often as the rest: which cores the kernel puts the three processes on moves what
 /// it takes by a fifth from run to run.
-const ONE_CALLER_ROUNDS: u32 = 5;
+pub(crate) const ONE_CALLER_ROUNDS: u32 = 5;
 const LAYER_PACKAGE: &str = "bench-layer";
 
 /// Everything, written and printed.
@@ -289,6 +289,6 @@ fn named(name: &str) -> &'static Subject {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-fn as_float(number: u64) -> f64 {
+pub(crate) fn as_float(number: u64) -> f64 {
     number as f64
 }

@@ -15,21 +15,25 @@ use serde_json::Value;
 
 use crate::folder::Folder;
 use crate::subjects::{PLAIN_PACKAGE, Place, Program, Subject};
-use crate::tools::Tools;
+use crate::tools::{Fresh, Tools};
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// How long a server may take to end: one with a file checkpoints its WAL first.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
+/// Base64 of 32 bytes, for settings that say `env:ENCRYPTION_KEY`.
+const ENCRYPTION_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
 pub(crate) struct Server {
     process: Process,
     /// Where it listens, as `127.0.0.1:PORT`.
     pub(crate) address: String,
+    /// Where operators come in, if it is a gateway.
+    admin: Option<String>,
     /// From its start to its first line.
     pub(crate) ready_after: Duration,
     ticks_per_second: f64,
-    /// What it forwards to.
-    upstream: Option<Process>,
+    /// What it forwards to, and where that listens.
+    upstream: Option<(Process, String)>,
     /// The process of the database it uses.
     database: Option<u32>,
     /// The folder of its files, where that is its own. Dropped after the process has ended.
@@ -47,16 +51,16 @@ impl Server {
                 let server = Self::package(tools, package, &[&sqlite(&folder.store())])?;
                 Ok(Self { _folder: Some(folder), ..server })
             }
-            Program::Handler { package, place: Place::Database } => {
-                let database = tools.database()?;
-                Self::on_database(tools, package, &database.url(&database.fresh_for_one()), &[])
-            }
+            Program::Handler {
+                package,
+                place: place @ (Place::Database | Place::Mariadb | Place::Redis),
+            } => Self::on(tools, package, &tools.fresh(place)?, &[]),
             Program::Proxy { package } => {
                 Self::before_plain(tools, |upstream| Self::package(tools, package, &[&upstream.to_string()]))
             }
             Program::Nginx => Self::before_plain(tools, |upstream| Self::nginx(tools, upstream)),
-            Program::Gateway { place } => {
-                Self::before_plain(tools, |upstream| Self::gateway(tools, upstream, place))
+            Program::Gateway { place, settings } => {
+                Self::before_plain(tools, |upstream| Self::gateway(tools, upstream, place, settings))
             }
         }
     }
@@ -68,14 +72,20 @@ impl Server {
 
     /// A handler of ours on the database at this URL, which stays when the server is gone.
     pub(crate) fn on_database(tools: &Tools, package: &str, url: &str, flags: &[&str]) -> Result<Self> {
-        let server = Self::package(tools, package, &[&[url], flags].concat())?;
-        Ok(Self { database: Some(tools.database()?.pid()?), ..server })
+        let pid = tools.database()?.pid()?;
+        Self::on(tools, package, &Fresh { url: url.to_owned(), pid }, flags)
+    }
+
+    /// The same on any server.
+    pub(crate) fn on(tools: &Tools, package: &str, store: &Fresh, flags: &[&str]) -> Result<Self> {
+        let server = Self::package(tools, package, &[&[store.url.as_str()], flags].concat())?;
+        Ok(Self { database: Some(store.pid), ..server })
     }
 
     fn before_plain(tools: &Tools, start: impl FnOnce(SocketAddr) -> Result<Self>) -> Result<Self> {
         let upstream = Self::package(tools, PLAIN_PACKAGE, &[])?;
         let server = start(upstream.address.parse()?)?;
-        Ok(Self { upstream: Some(upstream.process), ..server })
+        Ok(Self { upstream: Some((upstream.process, upstream.address)), ..server })
     }
 
     /// A binary of the bench. It ends when its stdin closes, and its first line says where it listens.
@@ -89,19 +99,49 @@ impl Server {
         })
     }
 
-    fn gateway(tools: &Tools, upstream: SocketAddr, place: Place) -> Result<Self> {
+    /// The product's own program with these settings, before the plain handler, on the file at `path`, which stays when the
+    /// server is gone.
+    pub(crate) fn gateway_on(tools: &Tools, path: &Path, config: &Path) -> Result<Self> {
+        let start =
+            |upstream| Self::program(tools, &Flags { config: Some(config), upstream, store: &sqlite(path) });
+        Self::before_plain(tools, start)
+    }
+
+    /// A probe at this address of the machine.
+    pub(crate) fn probe(tools: &Tools, address: &str) -> Result<Self> {
+        Self::package(tools, PLAIN_PACKAGE, &[address])
+    }
+
+    /// How often the handler, or the probe, was asked.
+    pub(crate) fn count(&self) -> Result<u64> {
+        let answer = http::get(&self.address, "/_count")?;
+        String::from_utf8_lossy(&answer.body).parse().with_context(|| format!("no count in {answer:?}"))
+    }
+
+    fn gateway(tools: &Tools, upstream: SocketAddr, place: Place, settings: &str) -> Result<Self> {
         let folder = Folder::new(tools)?;
+        let config = folder.path().join("onlyonce.toml");
+        std::fs::write(&config, settings)?;
         let store = match place {
             Place::Own | Place::Memory => "memory:".to_owned(),
             Place::File => sqlite(&folder.store()),
-            Place::Database => tools.database()?.url(&tools.database()?.fresh_for_one()),
+            Place::Database | Place::Mariadb | Place::Redis => tools.fresh(place)?.url,
         };
-        let mut command = tools.command(&tools.product(), End::Kill);
-        Flags { config: None, upstream, store: &store }.add_to(&mut command);
-        command.stderr(tools.log("gateway")?);
-        let ready = |process: &mut Process| Ok(gateway::ready(process)?.gateway);
-        let server = Self::run(tools, "the gateway", &mut command, End::Kill, ready)?;
+        let server = Self::program(tools, &Flags { config: Some(&config), upstream, store: &store })?;
         Ok(Self { _folder: Some(folder), ..server })
+    }
+
+    fn program(tools: &Tools, flags: &Flags<'_>) -> Result<Self> {
+        let mut command = tools.command(&tools.product(), End::Kill);
+        flags.add_to(&mut command);
+        command.env("ENCRYPTION_KEY", ENCRYPTION_KEY).stderr(tools.log("gateway")?);
+        let mut admin = None;
+        let server = Self::run(tools, "the gateway", &mut command, End::Kill, |process| {
+            let addresses = gateway::ready(process)?;
+            admin = Some(addresses.admin);
+            Ok(addresses.gateway)
+        })?;
+        Ok(Self { admin, ..server })
     }
 
     /// It cannot choose its port, and ends its workers only when it is asked to end.
@@ -141,6 +181,7 @@ impl Server {
         Ok(Self {
             process,
             address,
+            admin: None,
             ready_after: started.elapsed(),
             ticks_per_second: tools.ticks_per_second,
             upstream: None,
@@ -154,17 +195,28 @@ impl Server {
         self.process.close(ENDED_WITHIN)
     }
 
+    /// Where operators come in, as `127.0.0.1:PORT`.
+    pub(crate) fn admin(&self) -> Result<&str> {
+        self.admin.as_deref().context("it has no admin port")
+    }
+
     /// What its engine has done so far.
     pub(crate) fn figures(&self) -> Result<Value> {
         let answer = http::get(&self.address, "/_figures")?;
         serde_json::from_slice(&answer.body).with_context(|| format!("no figures in {answer:?}"))
     }
 
+    /// How often the handler behind it has run.
+    pub(crate) fn runs(&self) -> Result<u64> {
+        let (_, address) = self.upstream.as_ref().context("it forwards to nothing")?;
+        let answer = http::get(address, "/_count")?;
+        let count = std::str::from_utf8(&answer.body).ok().and_then(|count| count.parse().ok());
+        count.with_context(|| format!("no count in {answer:?}"))
+    }
+
     /// What it has caused to be written to disks so far, by the kernel's count.
     pub(crate) fn written_bytes(&self) -> Result<u64> {
-        let io = std::fs::read_to_string(format!("/proc/{}/io", self.pid())).context("cannot read /proc")?;
-        let bytes = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok());
-        bytes.with_context(|| format!("cannot understand {io:?}"))
+        written_bytes(self.pid())
     }
 
     /// What it holds in memory now.
@@ -191,7 +243,8 @@ impl Server {
     }
 
     fn cpu_seconds_beside(&self, database: Option<u32>) -> Result<f64> {
-        let roots = [Some(self.pid()), self.upstream.as_ref().map(Process::pid), database];
+        let upstream = self.upstream.as_ref().map(|(process, _)| process.pid());
+        let roots = [Some(self.pid()), upstream, database];
         let mut ticks = 0.0;
         for root in roots.into_iter().flatten() {
             ticks += stat(root).with_context(|| format!("cannot read /proc/{root}/stat"))?.ticks;
@@ -199,6 +252,13 @@ impl Server {
         }
         Ok(ticks / self.ticks_per_second)
     }
+}
+
+/// What a process has caused to be written to disks so far, by the kernel's count.
+pub(crate) fn written_bytes(pid: u32) -> Result<u64> {
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).context("cannot read /proc")?;
+    let bytes = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok());
+    bytes.with_context(|| format!("cannot understand {io:?}"))
 }
 
 fn sqlite(path: &Path) -> String {

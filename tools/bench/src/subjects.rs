@@ -6,6 +6,10 @@ pub(crate) const LAYER_SQLITE: &str = "layer, SQLite";
 pub(crate) const HAND_SQLITE: &str = "hand-written, SQLite";
 pub(crate) const LAYER_POSTGRES: &str = "layer, PostgreSQL";
 pub(crate) const HAND_POSTGRES: &str = "hand-written, PostgreSQL";
+const LAYER_MARIADB: &str = "layer, MariaDB";
+const HAND_MARIADB: &str = "hand-written, MariaDB";
+const LAYER_REDIS: &str = "layer, Redis";
+const HAND_REDIS: &str = "hand-written, Redis";
 pub(crate) const PROXY: &str = "plain hyper proxy";
 pub(crate) const GATEWAY_SQLITE: &str = "gateway, SQLite";
 /// The package of the plain handler, which also stands behind everything that forwards.
@@ -30,7 +34,7 @@ pub(crate) struct Series {
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
     pub(crate) program: Program,
-    /// What each request carries besides its key; `%s` is a session, of which there are a thousand.
+    /// What each request carries besides its key; `%s` is a session, of which there are a thousand, `{now}` the time in unix seconds.
     pub(crate) headers: &'static [&'static str],
     /// Ours must reach the targets; the others are there to compare.
     pub(crate) is_ours: bool,
@@ -47,8 +51,8 @@ pub(crate) enum Program {
     Proxy { package: &'static str },
     /// nginx, forwarding to the plain handler.
     Nginx,
-    /// The product's own program, forwarding to the plain handler.
-    Gateway { place: Place },
+    /// The product's own program, forwarding to the plain handler, with these settings in its file.
+    Gateway { place: Place, settings: &'static str },
 }
 
 /// Where a server keeps what it knows: what it is told when it starts.
@@ -61,11 +65,15 @@ pub(crate) enum Place {
     File,
     /// A new database for each measurement, on the one PostgreSQL of this run.
     Database,
+    /// The same on MariaDB.
+    Mariadb,
+    /// A new prefix for each measurement, on the one Redis of this run.
+    Redis,
 }
 
-const CALLER: &[&str] = &["Authorization: Bearer bench"];
+pub(crate) const CALLER: &[&str] = &["Authorization: Bearer bench"];
 
-const fn subject(name: &'static str, program: Program) -> Subject {
+pub(crate) const fn subject(name: &'static str, program: Program) -> Subject {
     Subject { name, program, headers: CALLER, is_ours: false, beside: None }
 }
 
@@ -101,13 +109,16 @@ pub(crate) static LAYER: Series = Series {
     chart: "performance.svg",
 };
 
+/// Ten thousand wait for one that runs, and somebody asks how they do.
+const CONNECTIONS: &str = "[listener]\nconnections_max = 11000\n";
+
 /// The gateway, before a service.
 pub(crate) static GATEWAY: Series = Series {
     baseline: PROXY,
     subjects: &[
         subject(PROXY, Program::Proxy { package: "bench-proxy" }),
-        ours("gateway, memory", Program::Gateway { place: Place::Memory }),
-        ours(GATEWAY_SQLITE, Program::Gateway { place: Place::File }),
+        ours("gateway, memory", Program::Gateway { place: Place::Memory, settings: CONNECTIONS }),
+        ours(GATEWAY_SQLITE, Program::Gateway { place: Place::File, settings: CONNECTIONS }),
         subject("nginx", Program::Nginx),
     ],
     workloads: &["unique", "replay", "mix", "unkeyed"],
@@ -137,6 +148,38 @@ pub(crate) static POSTGRES: Series = Series {
     ],
     cpu_of: "the server and all processes of PostgreSQL together",
     chart: "performance-postgres.svg",
+};
+
+/// The layer on MariaDB, beside what one writes by hand for it.
+pub(crate) static MARIADB: Series = Series {
+    baseline: HAND_MARIADB,
+    subjects: &[
+        subject(HAND_MARIADB, Program::Handler { package: "bench-hand-mysql", place: Place::Mariadb }),
+        ours(LAYER_MARIADB, Program::Handler { package: "bench-layer", place: Place::Mariadb }),
+    ],
+    workloads: &["unique", "replay", "mix"],
+    targets: &[
+        target(LAYER_MARIADB, "unique", [1.6, 2.3], Some(0.45)),
+        target(LAYER_MARIADB, "replay", [2.0, 5.0], None),
+    ],
+    cpu_of: "the server and MariaDB together",
+    chart: "performance-mariadb.svg",
+};
+
+/// The layer on Redis, beside what one writes by hand for it, of the same durability.
+pub(crate) static REDIS: Series = Series {
+    baseline: HAND_REDIS,
+    subjects: &[
+        subject(HAND_REDIS, Program::Handler { package: "bench-hand-redis", place: Place::Redis }),
+        ours(LAYER_REDIS, Program::Handler { package: "bench-layer", place: Place::Redis }),
+    ],
+    workloads: &["unique", "replay", "mix"],
+    targets: &[
+        target(LAYER_REDIS, "unique", [0.65, 0.80], None),
+        target(LAYER_REDIS, "replay", [1.0, 1.2], None),
+    ],
+    cpu_of: "the server and Redis together",
+    chart: "performance-redis.svg",
 };
 
 /// What a subject must reach under a workload, as ratios to the baseline.
@@ -191,7 +234,7 @@ mod tests {
 
     #[test]
     fn every_target_is_of_something_that_is_measured() {
-        for series in [&LAYER, &GATEWAY, &POSTGRES] {
+        for series in [&LAYER, &GATEWAY, &POSTGRES, &MARIADB, &REDIS] {
             assert_eq!(series.named(series.baseline).name, series.subjects[0].name);
             for target in series.targets {
                 assert!(series.named(target.subject).is_ours, "{target:?}");

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use onlyonce_testkit::engines::{mariadb, redis};
 use onlyonce_testkit::install::{succeeds, with_apt};
 use onlyonce_testkit::process::{End, child_command};
 use onlyonce_testkit::repository::{self, cargo};
 
 use crate::database::Database;
 use crate::folder;
-use crate::subjects::Program;
+use crate::subjects::{Place, Program};
 
 /// Open files we ask for where nothing limits them.
 const FILES_ENOUGH: u64 = 100_000;
@@ -29,6 +30,15 @@ pub(crate) struct Tools {
     /// The unit of CPU time in /proc.
     pub(crate) ticks_per_second: f64,
     database: OnceCell<Database>,
+    mariadb: OnceCell<mariadb::Owned>,
+    redis: OnceCell<redis::Owned>,
+}
+
+/// A place on a server of this run that nobody else uses.
+pub(crate) struct Fresh {
+    pub(crate) url: String,
+    /// The server's process.
+    pub(crate) pid: u32,
 }
 
 impl Tools {
@@ -46,6 +56,8 @@ impl Tools {
             files_max: hard_limit.parse().unwrap_or(FILES_ENOUGH).min(FILES_ENOUGH),
             ticks_per_second: ticks.parse().context("getconf CLK_TCK gave no number")?,
             database: OnceCell::new(),
+            mariadb: OnceCell::new(),
+            redis: OnceCell::new(),
         })
     }
 
@@ -54,22 +66,59 @@ impl Tools {
         match program {
             Program::Handler { package, .. } | Program::Proxy { package } => self.build(package),
             Program::Nginx => with_apt("nginx", &["nginx"], || succeeds("nginx", &["-v"])),
-            Program::Gateway { .. } => build_in(&repository::root(), "onlyonce-server", &self.product),
+            Program::Gateway { .. } => {
+                build_in(&repository::root(), "onlyonce-server", "dist", &self.product)
+            }
         }
     }
 
     /// Builds one package of the bench, for release.
     pub(crate) fn build(&self, package: &str) -> Result<()> {
-        build_in(&repository::root().join("bench"), package, &self.target)
+        build_in(&repository::root().join("bench"), package, "release", &self.target)
     }
 
     /// The PostgreSQL of this run, started by whoever asks first.
     pub(crate) fn database(&self) -> Result<&Database> {
-        if self.database.get().is_none() {
-            // Nobody else has set it: a `OnceCell` is used by one thread.
-            let _ = self.database.set(Database::start()?);
-        }
-        Ok(self.database.get().expect("it was set"))
+        first(&self.database, Database::start)
+    }
+
+    /// The same for MariaDB, with a usual amount of memory. All else is its default: each commit is flushed.
+    pub(crate) fn mariadb(&self) -> Result<&mariadb::Server> {
+        let started = first(&self.mariadb, || {
+            mariadb::install().map_err(|reason| anyhow!(reason))?;
+            let settings = ["innodb-buffer-pool-size=1G", "innodb-log-file-size=1G"];
+            mariadb::Server::start(&settings).map_err(|reason| anyhow!(reason))
+        });
+        started.map(|server| &**server)
+    }
+
+    /// The same for Redis, which appends each write to its file and flushes it before it answers.
+    pub(crate) fn redis(&self) -> Result<&redis::Server> {
+        let started = first(&self.redis, || {
+            redis::install().map_err(|reason| anyhow!(reason))?;
+            redis::Server::start(&[]).map_err(|reason| anyhow!(reason))
+        });
+        started.map(|server| &**server)
+    }
+
+    /// An empty place on the server of this kind.
+    pub(crate) fn fresh(&self, place: Place) -> Result<Fresh> {
+        Ok(match place {
+            Place::Database => {
+                let database = self.database()?;
+                Fresh { url: database.url(&database.fresh_for_one()), pid: database.pid()? }
+            }
+            Place::Mariadb => {
+                let server = self.mariadb()?;
+                let pid = server.pid().context("MariaDB is not running")?;
+                Fresh { url: server.url(&server.fresh_database()), pid }
+            }
+            Place::Redis => {
+                let server = self.redis()?;
+                Fresh { url: server.fresh_prefix(), pid: server.pid().context("Redis is not running")? }
+            }
+            Place::Own | Place::Memory | Place::File => bail!("{place:?} is not on a server"),
+        })
     }
 
     /// Where servers may keep files: on the disk that the project is built on, which a temporary folder may not be.
@@ -90,7 +139,7 @@ impl Tools {
 
     /// The product's own program.
     pub(crate) fn product(&self) -> PathBuf {
-        self.product.join("release/onlyonce")
+        self.product.join("dist/onlyonce")
     }
 
     /// A command for a program that may open as many files as the machine lets it.
@@ -101,9 +150,18 @@ impl Tools {
     }
 }
 
-fn build_in(workspace: &Path, package: &str, target: &Path) -> Result<()> {
+/// What is in the cell, made by whoever asks first.
+fn first<T>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+    if cell.get().is_none() {
+        // Nobody else has set it: a `OnceCell` is used by one thread.
+        let _ = cell.set(make()?);
+    }
+    Ok(cell.get().expect("it was set"))
+}
+
+fn build_in(workspace: &Path, package: &str, profile: &str, target: &Path) -> Result<()> {
     eprintln!("building {package}");
-    let mut build = cargo(&["build", "--release", "--quiet", "--package", package, "--target-dir"]);
+    let mut build = cargo(&["build", "--profile", profile, "--quiet", "--package", package, "--target-dir"]);
     let status = build.arg(target).current_dir(workspace).status()?;
     if !status.success() {
         bail!("{package} does not build; see above");

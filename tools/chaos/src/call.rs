@@ -49,10 +49,15 @@ fn line(reader: &mut impl BufRead) -> Option<String> {
 }
 
 /// Sends an answer, or only so much of its body.
-pub(crate) fn send(mut stream: &TcpStream, said: &Said, only: Option<usize>) -> Then {
+pub(crate) fn send(stream: &TcpStream, said: &Said, only: Option<usize>) -> Then {
+    send_with(stream, said, "", only)
+}
+
+/// The same with more headers, each with the end of its line.
+pub(crate) fn send_with(mut stream: &TcpStream, said: &Said, headers: &str, only: Option<usize>) -> Then {
     let Said { status, body } = said;
     let head = format!(
-        "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n",
         body.len()
     );
     let body = &body[..only.unwrap_or(body.len())];

@@ -9,13 +9,20 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::Result;
-use onlyonce_testkit::engines::postgres::{Server, Stop};
+use onlyonce_testkit::engines::postgres::Stop;
+use onlyonce_testkit::engines::server::Server;
 use onlyonce_testkit::random::Random;
 use onlyonce_testkit::wire::{Direction, Wire};
 
+use crate::application;
 use crate::fault::{Fault, Line, OfDatabase, OfLine, OfNode};
 use crate::node::Node;
 use crate::run::Run;
+use crate::store::of_services;
+
+/// How often the sessions of the application are ended, one shortly after the other: each has only a moment between its first
+/// statement and its last.
+const SESSIONS_ENDED_TIMES: u32 = 5;
 
 /// Injects one fault after the other.
 struct Injector<'a, F: 'static> {
@@ -64,14 +71,24 @@ pub(crate) fn nodes(run: &Arc<Run>, nodes: &[Node]) -> Result<()> {
     Ok(())
 }
 
-/// Kills, stops and freezes the database.
-pub(crate) fn database(run: &Arc<Run>, server: &Server) {
-    let mut injector = Injector::new(run, "database", &OfDatabase::ALL);
+/// Kills, stops and freezes the server.
+pub(crate) fn database(run: &Arc<Run>, server: Server<'_>) {
+    let mut injector = Injector::new(run, "database", OfDatabase::of(run.store));
     while let Some(fault) = injector.next(3_000..=6_000, Fault::Database) {
         match fault {
             OfDatabase::Killed => server.kill(),
-            OfDatabase::StoppedAtOnce => server.stop(Stop::Immediate),
-            OfDatabase::Restarted => server.stop(Stop::Fast),
+            OfDatabase::Restarted => server.stop(),
+            OfDatabase::StoppedAtOnce => {
+                of_services(server).expect("it is a fault of PostgreSQL").stop(Stop::Immediate);
+            }
+            OfDatabase::SessionsEnded => {
+                let server = of_services(server).expect("it is a fault of PostgreSQL");
+                for _ in 0..SESSIONS_ENDED_TIMES {
+                    application::end_sessions(server);
+                    thread::sleep(injector.random.millis(50..=300));
+                }
+                continue;
+            }
             OfDatabase::Frozen => {
                 server.freeze();
                 thread::sleep(injector.random.millis(800..=4_000));
@@ -84,16 +101,18 @@ pub(crate) fn database(run: &Arc<Run>, server: &Server) {
     }
 }
 
-/// Cuts, holds and slows down one kind of connection, of one gateway after the other.
-pub(crate) fn lines(run: &Arc<Run>, nodes: &[Node], line: Line) {
+/// Cuts, holds and slows down one kind of connection, one after the other of those there are.
+pub(crate) fn lines(run: &Arc<Run>, wires: &[&Wire], line: Line) {
     let name = match line {
         Line::FromClients => "lines from clients",
         Line::ToStore => "lines to the store",
         Line::ToService => "lines to the service",
+        Line::OfService => "lines of the service",
+        Line::ToDestination => "lines to the destination",
     };
     let mut injector = Injector::new(run, name, &OfLine::ALL);
     while let Some(fault) = injector.next(300..=2_000, |fault| Fault::Line(line, fault)) {
-        let wire = nodes[injector.random.index(nodes.len())].line(line);
+        let wire = wires[injector.random.index(wires.len())];
         trouble(wire, fault, &injector.random);
         wire.mend();
     }
@@ -130,9 +149,10 @@ fn trouble(wire: &Wire, fault: OfLine, random: &Random) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Store;
 
     fn dealt(seed: u64, count: usize) -> Vec<OfNode> {
-        let run = Run::new(seed);
+        let run = Run::new(seed, Store::Postgres);
         let mut injector = Injector::new(&run, "nodes", &OfNode::ALL);
         (0..count).filter_map(|_| injector.next(0..=0, Fault::Node)).collect()
     }
@@ -148,7 +168,7 @@ mod tests {
 
     #[test]
     fn nothing_new_is_broken_once_faults_have_stopped() {
-        let run = Run::new(7);
+        let run = Run::new(7, Store::Postgres);
         run.end_faults();
         assert_eq!(Injector::new(&run, "nodes", &OfNode::ALL).next(0..=0, Fault::Node), None);
         assert_eq!(run.tally().fired(), 0);

@@ -1,6 +1,8 @@
 //! Whether the promise was kept for a key: the checker of histories, and the ledger beside it, which must agree.
 
-use onlyonce_testkit::history::{Effects, History, What, check};
+use std::collections::BTreeSet;
+
+use onlyonce_testkit::history::{Effects, History, Stored, What, check};
 
 use crate::final_state::FinalState;
 
@@ -22,6 +24,9 @@ pub(crate) fn judge(history: &History, charges: usize, end: FinalState) -> Vec<S
         (FinalState::Completed(402), 1..) => broken.push("declined, and an effect".to_owned()),
         _ => {}
     }
+    if history.effects == Effects::Local {
+        broken.extend(local(history, charges, end));
+    }
     if end == FinalState::Unknown && history.effects == Effects::Keyed {
         broken.push("keyed work is unknown, though the service remembers its key".to_owned());
     }
@@ -31,9 +36,31 @@ pub(crate) fn judge(history: &History, charges: usize, end: FinalState) -> Vec<S
     broken
 }
 
+/// Local work: whoever was told that it is done has its row, and everybody was told the same.
+fn local(history: &History, rows: usize, end: FinalState) -> Vec<String> {
+    let mut broken = Vec::new();
+    let answers = history.events.iter().filter_map(|event| {
+        let What::Answered { answer, .. } = &event.what else { return None };
+        answer.code.is_none().then_some(answer)
+    });
+    let told: Vec<_> =
+        answers.filter(|answer| answer.stored == Stored::Yes || answer.said.status == 201).collect();
+    if told.iter().any(|answer| answer.said.status == 201) && rows != 1 {
+        broken.push(format!("a client was told that it is done, and there are {rows} rows"));
+    }
+    if told.iter().any(|answer| answer.said != told[0].said) {
+        let told: BTreeSet<_> = told.iter().map(|answer| (answer.said.status, &answer.said.body)).collect();
+        broken.push(format!("clients were told {told:?}"));
+    }
+    if end == FinalState::Unknown {
+        broken.push("local work is unknown, though its transaction says what became of it".to_owned());
+    }
+    broken
+}
+
 #[cfg(test)]
 mod tests {
-    use onlyonce_testkit::history::{Answer, Event, Meaning, Said, Stored};
+    use onlyonce_testkit::history::{Answer, Event, Meaning, Said};
 
     use super::*;
 
@@ -116,6 +143,8 @@ mod tests {
                 1,
                 vec![sent(2, 1), began(2, 2), What::HungUp { request: 2 }],
             ),
+            ("CommittedTwice", Effects::Local, 2, vec![executed(1, "b")]),
+            ("DoubtedLocal", Effects::Local, 1, vec![sent(2, 1), refused(2, "idempotency_outcome_unknown")]),
             ("ForgotTooSoon", Effects::Keyed, 2, vec![executed(1, "b")]),
             ("ReplayDiffers", Effects::Opaque, 1, vec![ended(1, "b"), sent(2, 1), answered(2, "b", true)]),
             ("ForeignAnswer", Effects::Opaque, 1, vec![sent(2, 1), answered(2, "bob's", true)]),
@@ -146,6 +175,35 @@ mod tests {
             let broken = judge(&after_told(effects, &then), charges, KEPT);
             assert!(broken.iter().any(|broken| broken.starts_with(name)), "{name}: {broken:?}");
         }
+    }
+
+    /// W01
+    #[test]
+    fn local_work_that_is_told_as_done_has_one_row_and_one_answer() {
+        let again = [sent(2, 1), answered(2, "a", true)];
+        assert_eq!(judge(&after_told(Effects::Local, &again), 1, KEPT), [""; 0]);
+        let found = |then: &[What], rows, end, words: &str| {
+            let broken = judge(&after_told(Effects::Local, then), rows, end);
+            assert!(broken.iter().any(|broken| broken.contains(words)), "{words}: {broken:?}");
+        };
+        found(&again, 0, KEPT, "and there are 0 rows");
+        found(&again, 2, KEPT, "and there are 2 rows");
+        found(&[sent(2, 1), answered(2, "b", true)], 1, KEPT, "clients were told {");
+        found(&again, 1, FinalState::Unknown, "local work is unknown");
+    }
+
+    /// W01
+    #[test]
+    fn a_superseded_attempt_of_local_work_is_told_what_the_other_committed_and_nothing_else() {
+        let told = |body: &str| {
+            let superseded = [sent(1, 1), began(1, 1), sent(2, 1), began(2, 2), executed(2, "a")];
+            let then = [ended(1, "own"), answered(1, body, false), What::HungUp { request: 2 }];
+            let events = superseded.into_iter().chain(then).zip(0..);
+            let events = events.map(|(what, at)| Event { at, what }).collect();
+            judge(&History { events, ..after_told(Effects::Local, &[]) }, 1, KEPT)
+        };
+        assert_eq!(told("a"), [""; 0]);
+        assert!(told("z").iter().any(|broken| broken.starts_with("NotItsOwn")), "{:?}", told("z"));
     }
 
     #[test]

@@ -1,12 +1,10 @@
 //! The kinds of work, each with a route of its own.
-//!
-//! Not here: `local` effects, which behind the gateway need the completion in the application's own transaction, and
-//! there is no function for that yet.
 
 use onlyonce_testkit::history::Effects;
 use onlyonce_testkit::random::Random;
 
 use crate::settings::{PROBE, QUERYABLE_HORIZON};
+use crate::store::Store;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -14,16 +12,31 @@ pub(crate) enum Kind {
     Keyed,
     /// Its service can be asked, so none of it stays unknown.
     Queryable,
+    /// A transaction of the service's own in the store's database, which completes the key by SQL.
+    Local,
     /// Opaque work that is kept for some seconds only: its keys are used anew, while they are reaped.
     Brief,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [Self::Opaque, Self::Keyed, Self::Queryable, Self::Brief];
+    const ALL: [Self; 5] = [Self::Opaque, Self::Keyed, Self::Queryable, Self::Brief, Self::Local];
+
+    /// Those there are on this store.
+    pub(crate) fn on(store: Store) -> &'static [Self] {
+        if store.has_local_work() { &Self::ALL } else { &Self::ALL[..4] }
+    }
+
+    pub(crate) fn of(store: Store, random: &Random) -> Self {
+        let weighed: Vec<_> = Self::on(store).iter().map(|kind| (kind.weight(), *kind)).collect();
+        random.weighed(&weighed)
+    }
 
     /// There are few brief keys, since each is used again and again.
-    pub(crate) fn of(random: &Random) -> Self {
-        random.weighed(&[(30, Self::Opaque), (30, Self::Keyed), (30, Self::Queryable), (5, Self::Brief)])
+    const fn weight(self) -> u64 {
+        match self {
+            Self::Opaque | Self::Keyed | Self::Queryable | Self::Local => 30,
+            Self::Brief => 7,
+        }
     }
 
     pub(crate) const fn effects(self) -> Effects {
@@ -31,6 +44,7 @@ impl Kind {
             Self::Opaque | Self::Brief => Effects::Opaque,
             Self::Keyed => Effects::Keyed,
             Self::Queryable => Effects::Queryable,
+            Self::Local => Effects::Local,
         }
     }
 
@@ -40,6 +54,7 @@ impl Kind {
             Self::Opaque => "opaque",
             Self::Keyed => "keyed",
             Self::Queryable => "queryable",
+            Self::Local => "local",
             Self::Brief => "brief",
         }
     }
@@ -49,6 +64,7 @@ impl Kind {
         let (effects, more) = match self {
             Self::Opaque => ("opaque", String::new()),
             Self::Keyed => ("keyed", String::new()),
+            Self::Local => ("local", String::new()),
             Self::Queryable => {
                 let horizon = QUERYABLE_HORIZON.as_secs();
                 let probe = format!("http://127.0.0.1:{service}{PROBE}");

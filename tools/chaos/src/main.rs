@@ -1,10 +1,12 @@
-//! `cargo xtask chaos`: three gateways on one PostgreSQL, while everything around them is killed, stopped, cut off and
+//! `cargo xtask chaos`: three gateways on one store, while everything around them is killed, stopped, cut off and
 //! slowed down; then every key must reach a final state, and what clients were told must agree with what was done.
 //!
 //! ```text
 //!   hundreds of clients ══╪══► three `onlyonce serve` ══╪══► the service and its ledger
-//!                                      ╫
-//!                                 PostgreSQL                 ╪ ╫: connections that are cut, held and slowed down
+//!                                   ╫     ╪                       ╫
+//!                           the server     the destination     PostgreSQL
+//!
+//!   ╪ ╫: connections that are cut, held and slowed down
 //! ```
 //!
 //! 1. The seed decides which faults, keys, bodies and behaviours of the service there are. Their timing is up to the
@@ -12,13 +14,17 @@
 //! 2. The ledger and the clients are in this process, which nobody kills. `run.rs` keeps what happened to each key.
 //! 3. `inject.rs` injects the faults. Once they have stopped, `final_state.rs` asks for every key until it has ended.
 //! 4. `judge.rs` judges each key by the checker of histories that judges the simulation too, and by the ledger; `audit.rs`
-//!    judges what the database recorded of every write.
-//! 5. A run with too few faults of any kind is void, and void is not passed.
+//!    judges what the server recorded of every write.
+//! 5. The store is PostgreSQL, MariaDB or Redis (`store.rs`). On PostgreSQL local work completes its key in a transaction of the service's own, by SQL (`application.rs`), with a message to a
+//!    destination that counts (`destination.rs`); `messages.rs` judges both by the table of the service.
+//! 6. A run with too few faults of any kind is void, and void is not passed.
 
+mod application;
 mod audit;
 mod behaviour;
 mod call;
 mod client;
+mod destination;
 mod exchange;
 mod fault;
 mod final_state;
@@ -26,11 +32,14 @@ mod inject;
 mod judge;
 mod kind;
 mod ledger;
+mod messages;
 mod node;
 mod report;
 mod run;
 mod service;
+mod session;
 mod settings;
+mod store;
 mod tally;
 
 use std::fs;
@@ -42,21 +51,27 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
-use clap::Parser;
-use onlyonce_testkit::engines::postgres::{Owned, Server};
+use clap::{Parser, ValueEnum};
+use onlyonce_testkit::engines::server::{Owned, Server};
 use onlyonce_testkit::gateway;
 use onlyonce_testkit::history::What;
 use onlyonce_testkit::repository;
 use onlyonce_testkit::verdict::{Verdict, exit_code};
+use onlyonce_testkit::wire::Wire;
 
+use self::application::{Application, Row};
+use self::audit::Audit;
 use self::client::Client;
+use self::destination::Destination;
 use self::fault::Line;
 use self::ledger::Ledger;
+use self::messages::Evidence;
 use self::node::{Behind, Node};
 use self::report::Report;
 use self::run::Run;
 use self::service::Service;
-use self::settings::NODES;
+use self::settings::{NODES, Places};
+use self::store::{Store, of_services};
 
 const MINUTES: u64 = 2;
 const CLIENTS: u64 = 200;
@@ -67,9 +82,12 @@ const STACK_BYTES: usize = 256 << 10;
 #[derive(Parser)]
 #[command(
     bin_name = "cargo xtask chaos",
-    about = "Three gateways on one PostgreSQL while everything around them fails; then every promise is judged"
+    about = "Three gateways on one store while everything around them fails; then every promise is judged"
 )]
 struct Arguments {
+    /// What the gateways keep their records in
+    #[arg(long, value_enum, default_value_t = Store::Postgres)]
+    store: Store,
     /// How long faults are injected; recovery and judging come on top
     #[arg(long, default_value_t = MINUTES, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
@@ -88,14 +106,19 @@ fn main() -> ExitCode {
     exit_code(&run(&Arguments::parse()))
 }
 
-/// F06, M01, M03, M04, P01, P05, R01, R02, R05, R06, R07, S02, U02, U03, U04, U05, U06, X01, X03, X05: three nodes, whatever fails.
+/// E02, E03, E04, E07, E08, F06, M01, M02, M03, M04, P01, P05, R01, R02, R05, R06, R07, S02, T01, T02, T03, U02, U03, U04, U05, U06, W01, W02,
+/// W05, W09, X01, X02, X03, X05: three nodes, whatever fails.
 fn run(arguments: &Arguments) -> Result<Verdict> {
     let seed = arguments.seed.unwrap_or_else(drawn);
-    eprintln!("chaos: seed {seed}, {} minutes, {} clients", arguments.minutes, arguments.clients);
-    let program = gateway::build()?;
+    let store = arguments.store;
+    eprintln!("chaos: {store:?}, seed {seed}, {} minutes, {} clients", arguments.minutes, arguments.clients);
+    let program = match store {
+        Store::Postgres => gateway::build()?,
+        Store::Mysql | Store::Redis => gateway::build_with_all_stores()?,
+    };
     let folder = repository::target()?.join("chaos").join(format!("{seed}-{}", std::process::id()));
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let world = World::start(seed, &program, &folder)?;
+    let world = World::start(seed, store, &program, &folder)?;
     world.play(arguments)?;
     let report = world.judge(arguments)?;
     report.tell(arguments.json)?;
@@ -103,10 +126,11 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
         fs::remove_dir_all(&folder)?;
         return Ok(Verdict::Yes);
     }
-    // PostgreSQL's log has only its last start; the gateways' logs are there whole.
-    let _ = fs::copy(world.server.folder().join("log"), folder.join("postgres.log"));
+    // The server's log has only its last start; the gateways' logs are there whole.
+    let _ = fs::copy(world.server().log(), folder.join("server.log"));
     eprintln!("the logs are in {}", folder.display());
-    eprintln!("again: cargo xtask chaos --minutes {} --seed {seed}", arguments.minutes);
+    let store = store.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    eprintln!("again: cargo xtask chaos --store {store} --minutes {} --seed {seed}", arguments.minutes);
     Ok(Verdict::No)
 }
 
@@ -120,34 +144,62 @@ fn drawn() -> u64 {
 struct World {
     run: Arc<Run>,
     service: Arc<Service>,
+    destination: Arc<Destination>,
+    /// From the relays to the destination.
+    deliveries: Wire,
     nodes: Vec<Node>,
     server: Owned,
     folder: PathBuf,
 }
 
 impl World {
-    fn start(seed: u64, program: &Path, folder: &Path) -> Result<Self> {
-        let run = Run::new(seed);
-        let server = Server::start(&[]).map_err(|reason| anyhow!(reason))?;
-        let (service, port) = Service::start(&run, Ledger::open(&folder.join("ledger"))?)?;
-        fs::write(folder.join("onlyonce.toml"), settings::file(port))?;
-        let behind = Behind { database: server.port(), service: port };
+    fn start(seed: u64, store: Store, program: &Path, folder: &Path) -> Result<Self> {
+        let run = Run::new(seed, store);
+        let server = store.start()?;
+        let port_of_server = server.server().port();
+        let application = Application::new(&run, port_of_server)?;
+        let (service, port) = Service::start(&run, Ledger::open(&folder.join("ledger"))?, application)?;
+        let (destination, receives) = Destination::start(&run)?;
+        let deliveries = Wire::to(receives).map_err(|reason| anyhow!(reason))?;
+        let secret = folder.join("secret");
+        fs::write(&secret, destination::secret())?;
+        let places = Places { service: port, destination: deliveries.address(), secret: &secret };
+        fs::write(folder.join("onlyonce.toml"), settings::file(store, &places))?;
+        let behind = Behind { database: port_of_server, service: port };
         let nodes = (1..=NODES).map(|number| Node::new(&run, number, program, folder, behind));
         let nodes = nodes.collect::<Result<Vec<_>>>()?;
         // The first node creates the tables.
         nodes[0].start()?;
-        audit::install(&server);
+        audit::install(server.server());
+        if let Some(server) = of_services(server.server()) {
+            application::install(server, program)?;
+        }
         nodes[1..].iter().try_for_each(Node::start)?;
-        Ok(Self { run, service, nodes, server, folder: folder.to_owned() })
+        Ok(Self { run, service, destination, deliveries, nodes, server, folder: folder.to_owned() })
+    }
+
+    fn server(&self) -> Server<'_> {
+        self.server.server()
     }
 
     fn gateways(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(Node::address).collect()
     }
 
+    /// The connections of this kind.
+    fn wires(&self, line: Line) -> Vec<&Wire> {
+        match line {
+            Line::FromClients | Line::ToStore | Line::ToService => {
+                self.nodes.iter().filter_map(|node| node.line(line)).collect()
+            }
+            Line::OfService => vec![self.service.application.line()],
+            Line::ToDestination => vec![&self.deliveries],
+        }
+    }
+
     /// Injects faults for as long as the arguments say. When this returns, everything has been repaired.
     fn play(&self, arguments: &Arguments) -> Result<()> {
-        let (run, nodes, server) = (&self.run, &self.nodes, &self.server);
+        let (run, nodes, server) = (&self.run, &self.nodes, self.server());
         let gateways = self.gateways();
         let over = Duration::from_secs(60 * arguments.minutes);
         thread::scope(|scope| {
@@ -156,9 +208,10 @@ impl World {
                 let builder = thread::Builder::new().stack_size(STACK_BYTES);
                 builder.spawn_scoped(scope, move || client.run()).context("too many clients")?;
             }
-            scope.spawn(|| inject::database(run, server));
-            for line in [Line::FromClients, Line::ToStore, Line::ToService] {
-                scope.spawn(move || inject::lines(run, nodes, line));
+            scope.spawn(move || inject::database(run, server));
+            for line in Line::of(run.store) {
+                let wires = self.wires(*line);
+                scope.spawn(move || inject::lines(run, &wires, *line));
             }
             scope.spawn(|| self.tell_until(over));
             let done = inject::nodes(run, nodes);
@@ -199,39 +252,71 @@ impl World {
         let run = &self.run;
         eprintln!("healed; {} keys are asked for until they have ended", run.subjects().len());
         final_state::settle(run, &self.service);
+        let since = run.elapsed();
         let ends = final_state::ends(run, &self.gateways());
+        eprintln!("every key was asked for within {} s", (run.elapsed() - since).as_secs());
         self.nodes.iter().for_each(Node::look);
         let panics = self.nodes.iter().flat_map(Node::panics);
         panics.for_each(|panic| run.wrong(panic));
-        audit::read(&self.server, run)?;
-        audit::compare(&self.server, run, &ends);
-        let charges = self.service.ledger.charges();
-        let expired = audit::expired(&self.server)?;
-        let ruled = audit::ruled(&self.server, run)?;
+        let rows = self.judge_messages()?;
+        let audit = Audit::read(self.server())?;
+        audit.judge(run);
+        audit.compare(run, &ends);
+        let mut charges = self.service.ledger.charges();
+        rows.iter().for_each(|row| *charges.entry(row.subject).or_default() += 1);
+        let expired = audit.expired();
+        let ruled = audit.ruled(run)?;
         let mut told = String::new();
         for (subject, end) in &ends {
             let charges = charges.get(&subject.number).copied().unwrap_or(0);
             let kind = subject.kind.name();
             run.tally().end(kind, end.name());
             run.tally().effects(kind, charges as u64);
-            let expired = expired.get(&subject.key).into_iter().flatten().map(|at| (*at, What::Expired));
+            let expired = expired.get(&subject.id).into_iter().flatten().map(|at| (*at, What::Expired));
             let ruled = ruled.get(&subject.number).into_iter().flatten().cloned();
-            let history = subject.history(run, expired.chain(ruled));
+            let committed = rows.iter().filter(|row| row.subject == subject.number).map(Row::executed);
+            let history = subject.history(run, expired.chain(ruled).chain(committed));
             let broken = judge::judge(&history, charges, *end);
             if !broken.is_empty() {
                 run.wrong(format!("{}/{}: {}", subject.caller, subject.key, broken.join("; ")));
-                told.push_str(&report::history_text(
-                    subject,
-                    &history,
-                    &broken,
-                    &audit::notes(&self.server, subject),
-                ));
+                let notes = audit.notes(subject);
+                told.push_str(&report::history_text(subject, &history, &broken, &notes));
             }
         }
         if !told.is_empty() {
             fs::write(self.folder.join("histories"), &told)?;
         }
+        if !run.wrongs().is_empty() {
+            self.keep_messages(&rows)?;
+        }
         let tally = run.tally().clone();
         Ok(Report::new(run, tally, arguments.minutes, told))
+    }
+
+    /// Waits for the messages, and judges them by the rows, which are given. Without local work there are none.
+    fn judge_messages(&self) -> Result<Vec<Row>> {
+        let Some(server) = of_services(self.server()) else { return Ok(Vec::new()) };
+        let since = self.run.elapsed();
+        messages::settle(server, &self.run);
+        eprintln!("every message was waited for within {} s", (self.run.elapsed() - since).as_secs());
+        let evidence = Evidence {
+            rows: application::rows(server)?,
+            commits: self.service.application.commits(),
+            arrivals: self.destination.arrivals(),
+            stored: messages::stored(server)?,
+        };
+        messages::count(&evidence, &self.run);
+        audit::judge_claims(server, &self.run)?;
+        messages::judge(&evidence).into_iter().for_each(|broken| self.run.wrong(broken));
+        Ok(evidence.rows)
+    }
+
+    /// For whoever looks into a failed run.
+    fn keep_messages(&self, rows: &[Row]) -> Result<()> {
+        let rows = rows.iter().map(|row| format!("{row:?}\n"));
+        let arrivals = self.destination.arrivals();
+        let arrivals = arrivals.iter().map(|arrival| format!("{arrival:?}\n"));
+        fs::write(self.folder.join("messages"), rows.chain(arrivals).collect::<String>())?;
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! One gateway: the product's own program as a process, with its three connections: clients, PostgreSQL, the service.
+//! One gateway: the product's own program as a process, with its three connections: clients, the server with the store, the service.
 //!
 //! A node is started only by the main thread: the kernel is told to end it with the thread that started it.
 
@@ -33,7 +33,7 @@ pub(crate) struct Node {
     store: String,
     /// From clients to the gateway.
     clients: Wire,
-    /// From the gateway to PostgreSQL.
+    /// From the gateway to the server with the store.
     database: Wire,
     /// From the gateway to the service.
     service: Wire,
@@ -58,7 +58,7 @@ impl Node {
     ) -> Result<Self> {
         let wire = |port| Wire::to(port).map_err(|reason| anyhow!(reason));
         let database = wire(behind.database)?;
-        let store = format!("postgres://postgres@{}/postgres?sslmode=disable", database.address());
+        let store = run.store.url(database.address());
         Ok(Self {
             run: run.clone(),
             name: format!("node-{number}"),
@@ -77,11 +77,13 @@ impl Node {
         self.clients.address()
     }
 
-    pub(crate) fn line(&self, line: Line) -> &Wire {
+    /// Its connection of this kind; none of those that are not a gateway's own.
+    pub(crate) fn line(&self, line: Line) -> Option<&Wire> {
         match line {
-            Line::FromClients => &self.clients,
-            Line::ToStore => &self.database,
-            Line::ToService => &self.service,
+            Line::FromClients => Some(&self.clients),
+            Line::ToStore => Some(&self.database),
+            Line::ToService => Some(&self.service),
+            Line::OfService | Line::ToDestination => None,
         }
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn new(run: &Run, tally: Tally, minutes: u64, histories: String) -> Self {
         let (seed, requests, wrongs) = (run.seed, run.requests(), run.wrongs());
-        let missing = tally.missing(minutes);
+        let missing = tally.missing(run.store, minutes);
         Self { seed, minutes, requests, tally, wrongs, missing, histories }
     }
 

@@ -1,15 +1,17 @@
 //! What all parts of a run share: the keys and what happened to each, numbers, counts, and whether faults may happen.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onlyonce_testkit::history::{Event, History, Said, What};
 use onlyonce_testkit::random::Random;
+use sha2::{Digest, Sha256};
 
 use crate::kind::Kind;
 use crate::settings::{DEADLINE, DOWNSTREAM_REMEMBERS, SWEPT_WITHIN};
+use crate::store::Store;
 use crate::tally::Tally;
 
 const CALLERS: [&str; 4] = ["ann", "bob", "cho", "dia"];
@@ -26,9 +28,11 @@ pub(crate) struct Subject {
     pub(crate) kind: Kind,
     pub(crate) caller: &'static str,
     pub(crate) key: String,
+    /// The id of its record, in hex. The handle of every attempt begins with it.
+    pub(crate) id: String,
     /// Whether another caller had it first.
     is_shared: bool,
-    /// Each with its time in microseconds of the system's clock, which PostgreSQL uses too.
+    /// Each with its time in microseconds of the system's clock, which the server uses too.
     events: Mutex<Vec<(u64, What)>>,
 }
 
@@ -42,29 +46,35 @@ pub(crate) struct Seen {
 
 pub(crate) struct Run {
     pub(crate) seed: u64,
+    pub(crate) store: Store,
     started_at: u64,
     is_faulty: AtomicBool,
     subjects: Mutex<Vec<Arc<Subject>>>,
     by_name: Mutex<HashMap<(String, String), Arc<Subject>>>,
+    by_id: Mutex<HashMap<String, Arc<Subject>>>,
     tokens: Mutex<HashMap<String, u32>>,
     /// Whose attempts the service has seen, by the handle that it was given.
     attempts: Mutex<HashMap<String, Seen>>,
     requests: AtomicU32,
+    ticks: AtomicU64,
     tally: Mutex<Tally>,
     wrongs: Mutex<Vec<String>>,
 }
 
 impl Run {
-    pub(crate) fn new(seed: u64) -> Arc<Self> {
+    pub(crate) fn new(seed: u64, store: Store) -> Arc<Self> {
         Arc::new(Self {
             seed,
+            store,
             started_at: now_micros(),
             is_faulty: AtomicBool::new(true),
             subjects: Mutex::default(),
             by_name: Mutex::default(),
+            by_id: Mutex::default(),
             tokens: Mutex::default(),
             attempts: Mutex::default(),
             requests: AtomicU32::new(0),
+            ticks: AtomicU64::new(0),
             tally: Mutex::default(),
             wrongs: Mutex::default(),
         })
@@ -89,14 +99,19 @@ impl Run {
         Duration::from_micros(now_micros().saturating_sub(self.started_at))
     }
 
+    /// The logical clock: of two events in this process the one with the lower number came first.
+    pub(crate) fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::SeqCst)
+    }
+
     /// A key that nobody has used yet: what it is follows from the seed and its number.
     pub(crate) fn new_subject(&self) -> Arc<Subject> {
         let mut subjects = locked(&self.subjects);
         let number = subjects.len();
         let random = self.random("subject", number as u64);
-        let kind = Kind::of(&random);
+        let kind = Kind::of(self.store, &random);
         let before = subjects.last().filter(|before| {
-            // The audit table has keys and no callers, and expiries of brief keys are read from it one by one.
+            // Brief keys have one caller each: their histories are long as they are.
             let is_brief = kind == Kind::Brief || before.kind == Kind::Brief;
             !is_brief && !before.is_shared && random.percent(SHARED_PERCENT)
         });
@@ -108,9 +123,12 @@ impl Run {
             None => (random.pick(&CALLERS), format!("order-{number}")),
         };
         let is_shared = before.is_some();
-        let subject = Arc::new(Subject { number, kind, caller, key, is_shared, events: Mutex::default() });
+        let id = record_id(caller, &key);
+        let subject =
+            Arc::new(Subject { number, kind, caller, key, id, is_shared, events: Mutex::default() });
         let name = (subject.caller.to_owned(), subject.key.clone());
         locked(&self.by_name).insert(name, subject.clone());
+        locked(&self.by_id).insert(subject.id.clone(), subject.clone());
         subjects.push(subject.clone());
         subject
     }
@@ -175,10 +193,18 @@ impl Run {
         locked(&self.attempts).get(handle).cloned()
     }
 
-    /// Whose record it is, by its id in hex, which handles begin with.
-    pub(crate) fn of_record(&self, id: &str) -> Vec<Seen> {
+    /// Whose record it is, by its id in hex. The service need not have seen it: a request can be lost on its way there.
+    pub(crate) fn of_record(&self, id: &str) -> Option<Arc<Subject>> {
+        locked(&self.by_id).get(id).cloned()
+    }
+
+    /// What the service answers to this key, since one of its attempts took effect.
+    pub(crate) fn effect_of(&self, subject: &Subject) -> Option<Said> {
         let attempts = locked(&self.attempts);
-        attempts.iter().filter(|(handle, _)| handle.starts_with(id)).map(|(_, seen)| seen.clone()).collect()
+        attempts
+            .values()
+            .filter(|seen| seen.subject.number == subject.number)
+            .find_map(|seen| seen.said.clone())
     }
 
     pub(crate) fn next_request(&self) -> u32 {
@@ -232,6 +258,18 @@ impl Subject {
     }
 }
 
+/// Computed here and by nothing of the product, since a run judges the product: the scope of a service without a name, whose
+/// callers are told apart by their credentials, and the key.
+fn record_id(caller: &str, key: &str) -> String {
+    let mut scope = Sha256::new_with_prefix(b"onlyonce scope 1 caller\0");
+    for field in ["", "header:authorization", &format!("Bearer {caller}")] {
+        scope.update((field.len() as u64).to_be_bytes());
+        scope.update(field);
+    }
+    let id = Sha256::new().chain_update(scope.finalize()).chain_update(key).finalize();
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn now_micros() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
@@ -251,7 +289,7 @@ mod tests {
     use super::*;
 
     fn keys(seed: u64) -> Vec<(Kind, &'static str, String)> {
-        let run = Run::new(seed);
+        let run = Run::new(seed, Store::Postgres);
         let subjects = (0..200).map(|_| run.new_subject());
         subjects.map(|subject| (subject.kind, subject.caller, subject.key.clone())).collect()
     }
@@ -275,8 +313,17 @@ mod tests {
     }
 
     #[test]
+    fn a_record_is_found_by_its_id_though_the_service_never_saw_it() {
+        let run = Run::new(7, Store::Postgres);
+        let subject = run.new_subject();
+        let found = run.of_record(&subject.id).map(|found| found.number);
+        assert_eq!((found, run.effect_of(&subject)), (Some(subject.number), None));
+        assert!(run.of_record(&"0".repeat(64)).is_none());
+    }
+
+    #[test]
     fn an_expiry_takes_its_place_in_the_history() {
-        let run = Run::new(7);
+        let run = Run::new(7, Store::Postgres);
         let subject = run.new_subject();
         run.note(&subject, What::Sent { request: 1, body: 1 });
         let between = now_micros() + 1;

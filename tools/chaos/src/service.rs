@@ -7,18 +7,20 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use onlyonce_testkit::history::{Meaning, Said, What};
 use onlyonce_testkit::random::Random;
 use serde_json::json;
 
+use crate::application::{Application, End, Outcome, Payment, Script};
 use crate::behaviour::Behaviour;
 use crate::call::{Call, Then, send};
 use crate::kind::Kind;
 use crate::ledger::{Arrival, Ledger};
 use crate::run::{Run, Seen, Subject};
-use crate::settings::{PROBE, RESPONSE_BYTES_MAX};
+use crate::settings::{DEADLINE, PROBE, RESPONSE_BYTES_MAX};
 
 /// A client that misuses a key marks its request with this: the service must never see it.
 pub(crate) const MISUSE: &str = "x-misuse";
@@ -30,10 +32,19 @@ const CLOSES_PERCENT: u64 = 4;
 const PROBE_FAILS_PERCENT: u64 = 20;
 /// Of a hundred questions so many are answered with "unknown".
 const PROBE_UNSURE_PERCENT: u64 = 10;
+/// How many customers a caller has: messages are in order for each.
+const CUSTOMERS: usize = 8;
+/// Of a hundred transactions so many lock the record first.
+const HOLDS_PERCENT: u64 = 20;
+/// Of a hundred plain transactions so many lose their session before COMMIT, or its answer.
+const SESSION_LOST_PERCENT: u64 = 12;
+/// Of a hundred that are slow after their COMMIT so many never answer in time.
+const HANGS_PERCENT: u64 = 25;
 
 pub(crate) struct Service {
     run: Arc<Run>,
     pub(crate) ledger: Ledger,
+    pub(crate) application: Application,
     under_way: AtomicUsize,
     probes: AtomicU64,
 }
@@ -49,12 +60,17 @@ struct Work {
 
 impl Service {
     /// Listens on a free port, which is returned with it.
-    pub(crate) fn start(run: &Arc<Run>, ledger: Ledger) -> Result<(Arc<Self>, u16)> {
+    pub(crate) fn start(
+        run: &Arc<Run>,
+        ledger: Ledger,
+        application: Application,
+    ) -> Result<(Arc<Self>, u16)> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("no port is free")?;
         let port = listener.local_addr()?.port();
         let service = Arc::new(Self {
             run: run.clone(),
             ledger,
+            application,
             under_way: AtomicUsize::new(0),
             probes: AtomicU64::new(0),
         });
@@ -110,7 +126,12 @@ impl Service {
                 Arrival::Known(said) => return self.say(&work, Meaning::Completed, &said, stream),
             }
         }
-        self.act(&work, behaviour, &random, stream)
+        match subject.kind {
+            Kind::Local => self.transact(&work, behaviour, &random, stream),
+            Kind::Opaque | Kind::Keyed | Kind::Queryable | Kind::Brief => {
+                self.act(&work, behaviour, &random, stream)
+            }
+        }
     }
 
     /// Whether the work of an attempt took effect. While there are faults it sometimes fails, and sometimes cannot say.
@@ -158,7 +179,7 @@ impl Service {
         let handle = header("onlyonce-token");
         let is_misuse = !header(MISUSE).is_empty();
         match (subject, header(REQUEST).parse()) {
-            (Some(subject), Ok(request)) if !is_misuse && !handle.is_empty() => {
+            (Some(subject), Ok(request)) if !is_misuse && handle.starts_with(&subject.id) => {
                 let token = self.run.token(handle);
                 let amount =
                     call.body.trim_end_matches('}').rsplit(':').next().unwrap_or_default().to_owned();
@@ -185,15 +206,61 @@ impl Service {
         self.run.took_effect(&work.handle, &done);
         self.ledger.remember(&work.subject, &done);
         thread::sleep(after);
+        self.come_back(work, behaviour, told, &done, stream)
+    }
+
+    /// Local work: its transaction completes the key.
+    fn transact(&self, work: &Work, behaviour: Behaviour, random: &Random, stream: &TcpStream) -> Then {
+        let (before, after) = behaviour.pauses(random);
+        let told = behaviour.status(random).map(|status| work.said(status, behaviour, None));
+        let script = script(behaviour, before, random, self.run.is_faulty());
+        if script.pause.is_zero() {
+            thread::sleep(before);
+        }
+        if behaviour == Behaviour::Declined {
+            return self.decline(work, told, stream);
+        }
+        let done = work.said(201, behaviour, Some(work.token as usize));
+        let payment = Payment {
+            handle: &work.handle,
+            subject: work.subject.number,
+            token: work.token,
+            customer: format!("{}-{}", work.subject.caller, work.subject.number % CUSTOMERS),
+            said: &done,
+            is_kept: behaviour != Behaviour::Large,
+        };
+        match self.application.pay(&payment, script) {
+            Outcome::Committed => {
+                let hangs = behaviour == Behaviour::SlowAfter && random.percent(HANGS_PERCENT);
+                thread::sleep(if hangs { DEADLINE + 2 * after } else { after });
+                self.come_back(work, behaviour, told, &done, stream)
+            }
+            Outcome::RolledBack if !behaviour.does_it() => self.decline(work, told, stream),
+            Outcome::RolledBack | Outcome::Superseded => {
+                self.say(work, Meaning::DidNotRun, &work.said(500, behaviour, None), stream)
+            }
+            Outcome::InDoubt => self.break_off(work),
+        }
+    }
+
+    /// The work is done.
+    fn come_back(
+        &self,
+        work: &Work,
+        behaviour: Behaviour,
+        told: Option<Said>,
+        done: &Said,
+        stream: &TcpStream,
+    ) -> Then {
         match (behaviour, told) {
             (Behaviour::BrokeAfter, _) => self.break_off(work),
             (Behaviour::BrokeWithin, _) => {
                 let then = self.break_off(work);
-                send(stream, &done, Some(done.body.len() / 2));
+                send(stream, done, Some(done.body.len() / 2));
                 then
             }
             (_, Some(doubtful)) => self.say(work, Meaning::Doubt, &doubtful, stream),
-            (_, None) => self.say(work, Meaning::Completed, &done, stream),
+            (_, None) => self.say(work, Meaning::Completed, done, stream),
         }
     }
 
@@ -228,6 +295,33 @@ impl Service {
     }
 }
 
+/// How the transaction of local work goes.
+fn script(behaviour: Behaviour, before: Duration, random: &Random, is_faulty: bool) -> Script {
+    let end = match behaviour {
+        Behaviour::BrokeBefore => {
+            random.pick(&[End::DiesAfterRow, End::DiesAfterMessage, End::DiesAfterCompletion])
+        }
+        Behaviour::BrokeAfter if random.percent(50) => End::DiesInCommit,
+        Behaviour::Plain | Behaviour::Long if is_faulty && random.percent(SESSION_LOST_PERCENT) => {
+            random.pick(&[End::LosesItsSession, End::HearsNothing])
+        }
+        Behaviour::Failed | Behaviour::Throttled | Behaviour::Doubtful | Behaviour::Declined => {
+            End::RollsBack
+        }
+        Behaviour::Plain
+        | Behaviour::SlowBefore
+        | Behaviour::SlowAfter
+        | Behaviour::Long
+        | Behaviour::PastDeadline
+        | Behaviour::Large
+        | Behaviour::DoubtfulDone
+        | Behaviour::BrokeAfter
+        | Behaviour::BrokeWithin => End::Commits,
+    };
+    let pause = if random.percent(50) { before } else { Duration::ZERO };
+    Script { holds: random.percent(HOLDS_PERCENT), pause, end }
+}
+
 impl Work {
     /// Every answer is different: it names the caller, the key and the attempt.
     fn said(&self, status: u16, behaviour: Behaviour, charge: Option<usize>) -> Said {
@@ -249,28 +343,29 @@ mod tests {
     use std::io::{Read, Write};
 
     use super::*;
+    use crate::store::Store;
 
     /// A service after the faults, which behaves plainly, and a key of this kind.
     fn calm(kind: Kind) -> (Arc<Run>, Arc<Service>, u16, Arc<Subject>) {
-        let run = Run::new(7);
+        let run = Run::new(7, Store::Postgres);
         run.end_faults();
         let folder =
             std::env::temp_dir().join(format!("onlyonce-chaos-{}-{}", std::process::id(), kind.name()));
         let ledger = Ledger::open(&folder).unwrap();
         std::fs::remove_file(&folder).unwrap();
-        let (service, port) = Service::start(&run, ledger).unwrap();
+        let (service, port) = Service::start(&run, ledger, Application::new(&run, 1).unwrap()).unwrap();
         let subject = std::iter::repeat_with(|| run.new_subject()).find(|subject| subject.kind == kind);
         (run, service, port, subject.unwrap())
     }
 
     /// What it answers to one attempt; empty where it breaks off.
-    fn call(port: u16, subject: &Subject, token: &str, extra: &str) -> String {
+    fn call(port: u16, subject: &Subject, handle: &str, extra: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let body = r#"{"order":"x","amount":1}"#;
         let (path, caller, key) = (subject.kind.name(), subject.caller, &subject.key);
         write!(
             stream,
-            "POST /{path} HTTP/1.1\r\nAuthorization: Bearer {caller}\r\nIdempotency-Key: {key}\r\nOnlyonce-Token: {token}\r\n\
+            "POST /{path} HTTP/1.1\r\nAuthorization: Bearer {caller}\r\nIdempotency-Key: {key}\r\nOnlyonce-Token: {handle}\r\n\
              X-Request: 1\r\n{extra}Content-Length: {}\r\n\r\n{body}",
             body.len()
         )
@@ -289,7 +384,7 @@ mod tests {
     #[test]
     fn opaque_work_is_done_each_time_it_is_asked_for() {
         let (run, service, port, subject) = calm(Kind::Opaque);
-        let answers = [call(port, &subject, "a", ""), call(port, &subject, "b", "")];
+        let answers = ["a", "b"].map(|token| call(port, &subject, &format!("{}.{token}", subject.id), ""));
         assert!(answers[0].starts_with("HTTP/1.1 201") && answers[0] != answers[1], "{answers:?}");
         assert_eq!((charges(&service, &subject), run.wrongs().len()), (2, 0));
         assert!(service.is_idle());
@@ -298,15 +393,20 @@ mod tests {
     #[test]
     fn keyed_work_is_done_once_and_answered_alike() {
         let (_, service, port, subject) = calm(Kind::Keyed);
-        assert_eq!(call(port, &subject, "a", ""), call(port, &subject, "b", ""));
+        let [first, second] =
+            ["a", "b"].map(|token| call(port, &subject, &format!("{}.{token}", subject.id), ""));
+        assert_eq!(first, second);
         assert_eq!(charges(&service, &subject), 1);
     }
 
     #[test]
     fn what_a_gateway_should_have_refused_is_told_on() {
         let (run, service, port, subject) = calm(Kind::Queryable);
-        assert_eq!(call(port, &subject, "a", "X-Misuse: 1\r\n"), "");
+        let handle = format!("{}.a", subject.id);
+        assert_eq!(call(port, &subject, &handle, "X-Misuse: 1\r\n"), "");
         assert_eq!(call(port, &subject, "", ""), "");
-        assert_eq!((charges(&service, &subject), run.wrongs().len()), (0, 2));
+        // The handle of another record.
+        assert_eq!(call(port, &subject, &handle.replace(|digit| digit != '.', "0"), ""), "");
+        assert_eq!((charges(&service, &subject), run.wrongs().len()), (0, 3));
     }
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::behaviour::Behaviour;
+use crate::destination::Manner;
 use crate::fault::Fault;
+use crate::store::Store;
 
 /// What the product must have been driven into in a minute, at least so often; in [`Tally::missing`].
 const DRIVEN_PER_MINUTE: [(&str, u64); 13] = [
@@ -22,6 +24,16 @@ const DRIVEN_PER_MINUTE: [(&str, u64); 13] = [
     ("idempotency_key_reused", 10),
     ("idempotency_store_unavailable", 5),
     ("the client hung up", 10),
+];
+/// The same of local work and its messages.
+const DRIVEN_LOCAL_PER_MINUTE: [(&str, u64); 7] = [
+    ("a row was committed", 30),
+    ("a session was lost before COMMIT", 3),
+    ("a COMMIT was not answered", 3),
+    ("OO002: the COMMIT that was not answered went through", 1),
+    ("a message was delivered again", 10),
+    ("a message was taken twice", 3),
+    ("a claim lapsed", 1),
 ];
 /// Every kind of fault and every behaviour fires so often in a minute, at least.
 const FIRED_PER_MINUTE: u64 = 1;
@@ -42,6 +54,10 @@ pub(crate) struct Tally {
     ends: Counts,
     /// Work done, by kind.
     effects: Counts,
+    /// Transactions of the application, and their messages.
+    messages: Counts,
+    /// How the destination behaved.
+    destination: Counts,
     replays: u64,
 }
 
@@ -74,6 +90,15 @@ impl Tally {
         add(&mut self.behaviours, &behaviour.to_string(), 1);
     }
 
+    pub(crate) fn delivery(&mut self, manner: Manner) {
+        add(&mut self.destination, &manner.to_string(), 1);
+    }
+
+    /// To a transaction of the application, or to a message.
+    pub(crate) fn happened(&mut self, what: &str) {
+        add(&mut self.messages, what, 1);
+    }
+
     pub(crate) fn wrote(&mut self, what: &str, times: u64) {
         add(&mut self.writes, what, times);
     }
@@ -91,13 +116,13 @@ impl Tally {
     }
 
     /// What happened too seldom for so many minutes: with this the run is void.
-    pub(crate) fn missing(&self, minutes: u64) -> Vec<String> {
+    pub(crate) fn missing(&self, store: Store, minutes: u64) -> Vec<String> {
         let short = |name: &str, times: u64, floor: u64| {
             (times < floor).then(|| format!("{name}: {times} times, and {floor} are the least"))
         };
         let of = |counts: &Counts, name: &str| counts.get(name).copied().unwrap_or(0);
         let fired = FIRED_PER_MINUTE * minutes;
-        let faults = Fault::all().into_iter().map(|fault| {
+        let faults = Fault::of(store).into_iter().map(|fault| {
             let name = fault.to_string();
             short(&name, of(&self.faults, &name), fired)
         });
@@ -105,9 +130,12 @@ impl Tally {
             let name = behaviour.to_string();
             short(&format!("the service {name}"), of(&self.behaviours, &name), fired)
         });
-        let driven =
-            DRIVEN_PER_MINUTE.iter().map(|(name, floor)| short(name, self.driven(name), floor * minutes));
-        faults.chain(behaviours).chain(driven).flatten().collect()
+        let manners = manners(store).iter().map(|manner| {
+            let name = manner.to_string();
+            short(&format!("the destination {name}"), of(&self.destination, &name), fired)
+        });
+        let driven = driven(store).map(|(name, floor)| short(name, self.driven(name), floor * minutes));
+        faults.chain(behaviours).chain(manners).chain(driven).flatten().collect()
     }
 
     fn driven(&self, name: &str) -> u64 {
@@ -115,10 +143,11 @@ impl Tally {
             return self.replays;
         }
         let told = self.answers.iter().filter(|(own, _)| own.ends_with(name)).map(|(_, times)| times);
-        told.sum::<u64>() + self.writes.get(name).copied().unwrap_or(0)
+        let of = |counts: &Counts| counts.get(name).copied().unwrap_or(0);
+        told.sum::<u64>() + of(&self.writes) + of(&self.messages)
     }
 
-    fn groups(&self) -> [(&'static str, &Counts); 7] {
+    fn groups(&self) -> [(&'static str, &Counts); 9] {
         [
             ("answers", &self.answers),
             ("faults", &self.faults),
@@ -127,6 +156,8 @@ impl Tally {
             ("the store", &self.writes),
             ("ends of keys", &self.ends),
             ("effects", &self.effects),
+            ("transactions and messages", &self.messages),
+            ("the destination", &self.destination),
         ]
     }
 
@@ -147,6 +178,17 @@ impl Tally {
     }
 }
 
+/// What the product must have been driven into on this store.
+fn driven(store: Store) -> impl Iterator<Item = (&'static str, u64)> {
+    let local = DRIVEN_LOCAL_PER_MINUTE.into_iter().filter(move |_| store.has_local_work());
+    DRIVEN_PER_MINUTE.into_iter().chain(local)
+}
+
+/// How the destination must have behaved: without local work there are no messages.
+fn manners(store: Store) -> &'static [Manner] {
+    if store.has_local_work() { &Manner::ALL } else { &[] }
+}
+
 fn add(counts: &mut Counts, name: &str, times: u64) {
     *counts.entry(name.to_owned()).or_default() += times;
 }
@@ -156,14 +198,17 @@ mod tests {
     use super::*;
     use crate::fault::OfNode;
 
+    const ALL: [Store; 3] = [Store::Postgres, Store::Mysql, Store::Redis];
+
     /// A run in which everything fired as often as it must in these minutes.
-    fn enough(minutes: u64) -> Tally {
+    fn enough(store: Store, minutes: u64) -> Tally {
         let mut tally = Tally::default();
         for _ in 0..minutes {
-            Fault::all().into_iter().for_each(|fault| tally.fault(fault));
+            Fault::of(store).into_iter().for_each(|fault| tally.fault(fault));
             Behaviour::ALL.iter().for_each(|behaviour| tally.behaviour(*behaviour));
+            manners(store).iter().for_each(|manner| tally.delivery(*manner));
         }
-        for (name, floor) in DRIVEN_PER_MINUTE {
+        for (name, floor) in driven(store) {
             for _ in 0..floor * minutes {
                 match name {
                     "replayed" => tally.answer(201, None, true),
@@ -176,16 +221,28 @@ mod tests {
 
     #[test]
     fn a_run_with_enough_faults_of_every_kind_counts() {
-        assert_eq!(enough(2).missing(2), [""; 0]);
+        for store in ALL {
+            assert_eq!(enough(store, 2).missing(store, 2), [""; 0]);
+        }
     }
 
     #[test]
     fn a_kind_that_fired_too_seldom_makes_a_run_void() {
-        let missing = enough(1).missing(2);
-        let expected = Fault::all().len() + Behaviour::ALL.len() + DRIVEN_PER_MINUTE.len();
-        assert_eq!(missing.len(), expected, "{missing:#?}");
-        let mut one_short = enough(2);
-        one_short.faults.remove(&Fault::Node(OfNode::Frozen).to_string());
-        assert_eq!(one_short.missing(2), ["a gateway stands still: 0 times, and 2 are the least"]);
+        for store in ALL {
+            let missing = enough(store, 1).missing(store, 2);
+            let expected =
+                Fault::of(store).len() + Behaviour::ALL.len() + manners(store).len() + driven(store).count();
+            assert_eq!(missing.len(), expected, "{missing:#?}");
+            let mut one_short = enough(store, 2);
+            one_short.faults.remove(&Fault::Node(OfNode::Frozen).to_string());
+            assert_eq!(one_short.missing(store, 2), ["a gateway stands still: 0 times, and 2 are the least"]);
+        }
+    }
+
+    #[test]
+    fn what_a_store_cannot_do_is_not_asked_of_it() {
+        let missing = enough(Store::Redis, 1).missing(Store::Postgres, 1);
+        assert!(missing.iter().any(|name| name.starts_with("a row was committed")), "{missing:#?}");
+        assert!(missing.iter().any(|name| name.contains("from the service to the server")), "{missing:#?}");
     }
 }

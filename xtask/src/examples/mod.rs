@@ -1,6 +1,9 @@
-//! `cargo xtask examples`: the gateway before real services. Each folder of `examples/` is started as its README says,
-//! what it needs is installed where it is missing, and a story is played on it over real sockets.
+//! `cargo xtask examples`: the gateway in front of real services, and real clients in front of it. Each folder of `examples/` is
+//! started as its README says, what it needs is installed where it is missing, and a story is played on it over real sockets. Each
+//! folder of `clients/` makes its calls.
 
+mod boundaries;
+mod clients;
 mod play;
 mod service;
 
@@ -11,11 +14,20 @@ use onlyonce_testkit::gateway;
 use onlyonce_testkit::repository;
 use onlyonce_testkit::verdict::Verdict;
 
+use self::boundaries::Boundaries;
+use self::clients::{CLIENTS, Client};
 use self::play::Play;
 use self::service::{SERVICES, Service};
 use crate::arguments::Arguments;
 
-/// With a name, only that one: fastapi, express, nginx or probe.
+/// What is played.
+#[derive(Clone, Copy)]
+enum Example {
+    Service(&'static Service),
+    Client(&'static Client),
+}
+
+/// With a name, only that one.
 pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
     let words = arguments.words(1)?;
     play_all(&chosen(words.first().map(String::as_str))?)
@@ -25,14 +37,18 @@ pub(crate) fn run_all() -> Result<Verdict> {
     play_all(&chosen(None)?)
 }
 
-fn play_all(services: &[&'static Service]) -> Result<Verdict> {
+fn play_all(examples: &[Example]) -> Result<Verdict> {
     let program = gateway::build()?;
     let mut failed = Vec::new();
-    for service in services {
-        println!("{}", service.name);
-        if let Err(error) = play(service, &program) {
+    for example in examples {
+        println!("{}", example.name());
+        let played = match example {
+            Example::Service(service) => play(service, &program),
+            Example::Client(client) => client.play(&program),
+        };
+        if let Err(error) = played {
             println!("  NO    {error:#}");
-            failed.push(service.name);
+            failed.push(example.name());
         }
     }
     if failed.is_empty() {
@@ -43,12 +59,25 @@ fn play_all(services: &[&'static Service]) -> Result<Verdict> {
     Ok(Verdict::No)
 }
 
-fn chosen(name: Option<&str>) -> Result<Vec<&'static Service>> {
-    let Some(name) = name else { return Ok(SERVICES.iter().collect()) };
-    let names = SERVICES.map(|service| service.name).join(", ");
-    match SERVICES.iter().find(|service| service.name == name) {
-        Some(service) => Ok(vec![service]),
-        None => bail!("no example \"{name}\"; there are {names}"),
+impl Example {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Service(service) => service.name,
+            Self::Client(client) => client.name,
+        }
+    }
+}
+
+fn chosen(name: Option<&str>) -> Result<Vec<Example>> {
+    let all: Vec<Example> =
+        SERVICES.iter().map(Example::Service).chain(CLIENTS.iter().map(Example::Client)).collect();
+    let Some(name) = name else { return Ok(all) };
+    match all.iter().find(|example| example.name() == name) {
+        Some(example) => Ok(vec![*example]),
+        None => {
+            let names: Vec<_> = all.iter().map(Example::name).collect();
+            bail!("no example \"{name}\"; there are {}", names.join(", "))
+        }
     }
 }
 
@@ -56,8 +85,12 @@ fn chosen(name: Option<&str>) -> Result<Vec<&'static Service>> {
 fn play(service: &'static Service, program: &Path) -> Result<()> {
     let folder = repository::target()?.join("examples").join(service.name);
     service.prepare(&folder)?;
-    let running = service.start(&folder)?;
-    let broken = Play::begin(&running, program, &folder)?.run()?;
+    let broken = if service.completes_by_sql() {
+        Boundaries::begin(service, program, &folder)?.run()?
+    } else {
+        let running = service.start(&folder)?;
+        Play::begin(&running, program, &folder)?.run()?
+    };
     match broken {
         0 => Ok(()),
         count => bail!("{count} promises did not hold; what was said is in {}", folder.display()),

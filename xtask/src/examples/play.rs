@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -33,18 +34,18 @@ pub(super) struct Play<'a> {
 }
 
 /// The gateway as it runs. Dropping it is a SIGKILL.
-struct Started {
-    addresses: Addresses,
+pub(super) struct Started {
+    pub(super) addresses: Addresses,
     _process: Process,
 }
 
 impl<'a> Play<'a> {
-    /// Starts the gateway before the service, on a store that nobody has used.
+    /// Starts the gateway in front of the service, on a store that nobody has used.
     pub(super) fn begin(service: &'a Running, program: &'a Path, folder: &'a Path) -> Result<Self> {
         let store = new_store(folder)?;
         std::fs::remove_file(folder.join("gateway.log")).or_else(absent_is_fine)?;
         let store = format!("sqlite:{}", store.display());
-        let gateway = start(service, program, folder, &store)?;
+        let gateway = start(service.address, program, folder, &store)?;
         Ok(Self { service, program, folder, store, gateway, charges: 0, broken: 0 })
     }
 
@@ -115,7 +116,7 @@ impl<'a> Play<'a> {
     fn kill_and_restart(self) -> Result<Self> {
         let Self { service, program, folder, store, gateway, charges, broken } = self;
         drop(gateway);
-        let gateway = start(service, program, folder, &store)?;
+        let gateway = start(service.address, program, folder, &store)?;
         Ok(Self { service, program, folder, store, gateway, charges, broken })
     }
 
@@ -133,7 +134,7 @@ impl<'a> Play<'a> {
     }
 }
 
-fn pay(address: &str, key: Option<&str>, body: &str) -> Result<Answer> {
+pub(super) fn pay(address: &str, key: Option<&str>, body: &str) -> Result<Answer> {
     let mut headers = vec![("Authorization", "Bearer ann"), ("Content-Type", "application/json")];
     headers.extend(key.map(|key| ("Idempotency-Key", key)));
     http::send(address, Request { method: "POST", path: "/payments", headers: &headers, body })
@@ -143,11 +144,11 @@ fn is_marked(answer: &Answer) -> bool {
     answer.header("idempotent-replayed") == Some("true")
 }
 
-fn is_fresh(answer: &Answer) -> bool {
+pub(super) fn is_fresh(answer: &Answer) -> bool {
     answer.status == 201 && !answer.body.is_empty() && !is_marked(answer)
 }
 
-fn is_replay(answer: &Answer, first: &Answer) -> bool {
+pub(super) fn is_replay(answer: &Answer, first: &Answer) -> bool {
     let is_same = |name| answer.header(name) == first.header(name);
     answer.status == first.status && answer.body == first.body && is_same("content-type") && is_marked(answer)
 }
@@ -159,11 +160,11 @@ fn is_one_run(answers: &[Answer]) -> bool {
     answers.iter().all(|answer| answer == ran || answer.status == 409 || is_replay(answer, ran))
 }
 
-fn start(service: &Running, program: &Path, folder: &Path, store: &str) -> Result<Started> {
+pub(super) fn start(upstream: SocketAddr, program: &Path, folder: &Path, store: &str) -> Result<Started> {
     let log = OpenOptions::new().create(true).append(true).open(folder.join("gateway.log"))?;
     let mut command = child_command(program, End::Kill);
     let config = folder.join("onlyonce.toml");
-    Flags { config: Some(&config), upstream: service.address, store }.add_to(&mut command);
+    Flags { config: Some(&config), upstream, store }.add_to(&mut command);
     let mut process = Process::start("the gateway", command.stderr(log), End::Kill)?;
     let addresses = gateway::ready(&mut process)
         .with_context(|| format!("see {}", folder.join("gateway.log").display()))?;
@@ -171,7 +172,7 @@ fn start(service: &Running, program: &Path, folder: &Path, store: &str) -> Resul
 }
 
 /// A path in a folder that is empty.
-fn new_store(folder: &Path) -> Result<PathBuf> {
+pub(super) fn new_store(folder: &Path) -> Result<PathBuf> {
     let stores = folder.join("store");
     std::fs::remove_dir_all(&stores).or_else(absent_is_fine)?;
     std::fs::create_dir(&stores)?;

@@ -32,20 +32,31 @@ enum Kind {
     Nginx,
     /// Python without anything installed; it can be asked whether a payment happened.
     Probe,
+    /// Python and Node that complete their requests by SQL.
+    Psycopg,
+    Pg,
 }
 
-pub(super) const SERVICES: [Service; 4] = [
+/// What is put around a service so that it can be killed at a step of its transaction.
+const CRASH_PY: &str = include_str!("crash/crash.py");
+const CRASH_CJS: &str = include_str!("crash/crash.cjs");
+
+pub(super) const PROBE: Service = Service { name: "probe", kind: Kind::Probe };
+
+pub(super) static SERVICES: [Service; 6] = [
     Service { name: "fastapi", kind: Kind::Python },
     Service { name: "express", kind: Kind::Node },
     Service { name: "nginx", kind: Kind::Nginx },
-    Service { name: "probe", kind: Kind::Probe },
+    PROBE,
+    Service { name: "fastapi-postgres", kind: Kind::Psycopg },
+    Service { name: "express-postgres", kind: Kind::Pg },
 ];
 
 /// A service that listens.
 pub(super) struct Running {
     pub(super) address: SocketAddr,
     kind: Kind,
-    _process: Process,
+    process: Process,
 }
 
 impl Service {
@@ -55,26 +66,53 @@ impl Service {
         match self.kind {
             Kind::Python => prepare_python(folder),
             Kind::Node => prepare_node(folder),
+            Kind::Psycopg => {
+                std::fs::write(folder.join("crash.py"), CRASH_PY)?;
+                prepare_python(folder)
+            }
+            Kind::Pg => {
+                std::fs::write(folder.join("crash.cjs"), CRASH_CJS)?;
+                prepare_node(folder)
+            }
             Kind::Nginx => with_apt("nginx", &["nginx"], || succeeds("nginx", &["-v"])),
             Kind::Probe => with_apt("python3", &["python3"], || succeeds("python3", &["--version"])),
         }
     }
 
+    /// Whether it completes its requests in its own transaction.
+    pub(super) fn completes_by_sql(&self) -> bool {
+        match self.kind {
+            Kind::Psycopg | Kind::Pg => true,
+            Kind::Python | Kind::Node | Kind::Nginx | Kind::Probe => false,
+        }
+    }
+
     pub(super) fn start(&self, folder: &Path) -> Result<Running> {
-        let address = free_address()?;
+        self.start_at(folder, free_address()?, &[])
+    }
+
+    pub(super) fn start_at(
+        &self,
+        folder: &Path,
+        address: SocketAddr,
+        variables: &[(&str, &str)],
+    ) -> Result<Running> {
         let mut command = match self.kind {
-            Kind::Python => python(folder, address),
-            Kind::Node => node(address),
+            Kind::Python => python(folder, "service:app", address),
+            Kind::Psycopg => python(folder, "crash:app", address),
+            Kind::Node => node(&[], address),
+            Kind::Pg => node(&["--require", "./crash.cjs"], address),
             Kind::Nginx => nginx(folder, address)?,
             Kind::Probe => probe(folder, address)?,
         };
         let log = File::create(folder.join("service.log"))?;
+        command.envs(variables.iter().copied());
         command.current_dir(folder).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut process = Process::start(self.name, &mut command, End::Terminate)?;
         process
             .wait_until_listening(address, READY_WITHIN)
             .with_context(|| format!("see {}", folder.join("service.log").display()))?;
-        Ok(Running { address, kind: self.kind, _process: process })
+        Ok(Running { address, kind: self.kind, process })
     }
 }
 
@@ -83,8 +121,12 @@ impl Running {
     pub(super) fn has_probe(&self) -> bool {
         match self.kind {
             Kind::Probe => true,
-            Kind::Python | Kind::Node | Kind::Nginx => false,
+            Kind::Python | Kind::Node | Kind::Nginx | Kind::Psycopg | Kind::Pg => false,
         }
+    }
+
+    pub(super) fn has_died_within(&mut self, within: Duration) -> Result<bool> {
+        Ok(self.process.exit_status_within(within)?.is_some())
     }
 
     /// How often it has charged, once that is `expected` or has had the time to become so.
@@ -104,7 +146,7 @@ impl Running {
         let answer = http::get(&self.address.to_string(), "/charges")?;
         let text = String::from_utf8_lossy(&answer.body);
         let count = match self.kind {
-            Kind::Python | Kind::Node | Kind::Probe => counted(&text),
+            Kind::Python | Kind::Node | Kind::Probe | Kind::Psycopg | Kind::Pg => counted(&text),
             Kind::Nginx => Some(text.lines().count()),
         };
         count
@@ -120,7 +162,7 @@ fn counted(text: &str) -> Option<usize> {
 }
 
 /// The files of a folder, none of which has folders of its own.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     let files = std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))?;
     for file in files {
@@ -132,7 +174,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn prepare_python(folder: &Path) -> Result<()> {
+pub(super) fn prepare_python(folder: &Path) -> Result<()> {
     // Debian has Python without what makes a virtual environment; importing both is how that shows.
     let has_venv = || succeeds("python3", &["-c", "import venv, ensurepip"]);
     with_apt("python3 with venv", &["python3", "python3-venv"], has_venv)?;
@@ -175,15 +217,15 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn python(folder: &Path, address: SocketAddr) -> Command {
+fn python(folder: &Path, app: &str, address: SocketAddr) -> Command {
     let mut command = child_command(&folder.join("venv/bin/uvicorn"), End::Terminate);
-    command.args(["service:app", "--host", "127.0.0.1", "--port", &address.port().to_string()]);
+    command.args([app, "--host", "127.0.0.1", "--port", &address.port().to_string()]);
     command
 }
 
-fn node(address: SocketAddr) -> Command {
+fn node(flags: &[&str], address: SocketAddr) -> Command {
     let mut command = child_command(Path::new("node"), End::Terminate);
-    command.arg("service.js").env("PORT", address.port().to_string());
+    command.args(flags).arg("service.js").env("PORT", address.port().to_string());
     command
 }
 

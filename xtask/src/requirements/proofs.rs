@@ -1,8 +1,8 @@
 //! Finds the tests that name a promise.
 //!
-//! 1. A Rust test is a function with an attribute that ends in `test`, in any file; in a folder `conformance` or
-//!    `tests/crash` every function counts, since a macro, or a list, makes each of them many tests. So does chaos, which is
-//!    a step of the test command.
+//! 1. A Rust test is a function with an attribute that ends in `test`, in any file, or with a parameter `engine: Engine`,
+//!    which a macro runs on each engine. In a folder `conformance`, `tests/it/write_first` or `tests/crash` every function
+//!    counts, since a macro, or a list, makes each of them many tests. So does chaos, which is a step of the test command.
 //! 2. The ids stand in its doc comment. Attributes may stand in between.
 //! 3. Cases as data, in `cases/*.toml`, name them under `proves`; those that are not skipped count.
 
@@ -11,6 +11,8 @@ use crate::files::File;
 
 /// What `cargo xtask chaos` proves stands here.
 const CHAOS: &str = "tools/chaos/src/main.rs";
+/// The parameter of a case that runs on every engine.
+const ON_ENGINES: &str = "(engine: Engine) {";
 
 /// That a test proves a promise.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,9 +48,10 @@ fn of_file(file: &File) -> Vec<Proof> {
 }
 
 fn of_rust(file: &File) -> Vec<Proof> {
-    let every_function = ["/conformance/", "/conformance.rs", "/tests/crash/", CHAOS]
-        .iter()
-        .any(|place| file.path.contains(place));
+    let every_function =
+        ["/conformance/", "/conformance.rs", "/tests/it/write_first/", "/tests/crash/", CHAOS]
+            .iter()
+            .any(|place| file.path.contains(place));
     let mut proofs = Vec::new();
     let mut modules = Modules::of(&file.path);
     let mut ids: Vec<String> = Vec::new();
@@ -65,7 +68,7 @@ fn of_rust(file: &File) -> Vec<Proof> {
             is_test |= attribute.split(['(', ']']).next().is_some_and(|path| path.ends_with("test"));
             is_within_attribute = !attribute.contains(']');
         } else if !text.starts_with("//") {
-            if let Some(name) = function(text).filter(|_| is_test) {
+            if let Some(name) = function(text).filter(|_| is_test || text.contains(ON_ENGINES)) {
                 let test = modules.path_of(name);
                 proofs.extend(ids.iter().map(|id| Proof {
                     id: id.clone(),
@@ -202,6 +205,12 @@ mod tests {
             found("crates/onlyonce-store/src/conformance/fencing.rs", text),
             ["R05 onlyonce_store::conformance::fencing::superseded"]
         );
+    }
+
+    #[test]
+    fn a_case_for_every_engine_is_a_test() {
+        let text = "/// R05\nasync fn found(engine: Engine) {\n}\n/// R06\nfn helper(engine: Engine) -> World {\n}\n";
+        assert_eq!(found("crates/onlyonce/tests/it/keys.rs", text), ["R05 onlyonce::it::keys::found"]);
     }
 
     #[test]

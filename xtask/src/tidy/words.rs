@@ -43,7 +43,7 @@ const fn identifier(
     Rival { words, say, place: Place::Code, fine_with }
 }
 
-const RIVALS: [Rival; 17] = [
+const RIVALS: [Rival; 25] = [
     identifier(&["tenant"], "scope", &[]),
     identifier(&["namespace"], "scope", &["pg_namespace"]),
     identifier(&["checksum"], "fingerprint", &["migration"]),
@@ -60,7 +60,29 @@ const RIVALS: [Rival; 17] = [
     rival(&["redelivery", "token"], "token", &[]),
     rival(&["ack"], "settle", &["TCP", "tcp"]),
     rival(&["idempotency", "token"], "key (of the client) or token (of an attempt)", &[]),
-    rival(&["lock", "timeout"], "lease, which lapses", &["SQL", "sql", "mariadb", "row", "-c lock_timeout="]),
+    rival(
+        &["lock", "timeout"],
+        "lease, which lapses",
+        &[
+            "SQL",
+            "sql",
+            "mariadb",
+            "row",
+            "-c lock_timeout=",
+            "SET lock_timeout",
+            "set_config('lock_timeout'",
+            "`lock_timeout`",
+        ],
+    ),
+    // Messages and pages in plain English.
+    rival(&["is", "no", "setting"], "is an unknown setting", &["here is no", "is_no_"]),
+    rival(&["is", "no", "text"], "is not a string, or is not text", &["here is no", "is_no_"]),
+    rival(&["is", "no", "json"], "is not JSON", &["here is no", "is_no_"]),
+    rival(&["is", "no", "table"], "is not a table", &["here is no", "is_no_"]),
+    rival(&["is", "no", "url"], "is not a URL", &["here is no", "is_no_"]),
+    rival(&["is", "no", "number"], "is not a number", &["here is no", "is_no_"]),
+    rival(&["mend"], "fix", &["wire.mend", "Wire::mend", "fn mend"]),
+    rival(&["mended"], "fixed", &["_mended", "mended_"]),
 ];
 
 pub(super) fn faults(files: &[File]) -> Vec<Fault> {
@@ -173,6 +195,21 @@ mod tests {
             "let source = \"trusted:x-tenant\";",
             "#[cfg(test)]\nlet tenant = 1;",
         ] {
+            assert_eq!(count(text), 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_message_in_odd_english_is_found() {
+        for text in [
+            "wrong(name, \"is no setting; did you mean lease?\")",
+            "// its answer is no JSON object",
+            "# mend line 3",
+            "\"broken on Friday, mended on Monday\"",
+        ] {
+            assert_eq!(count(text), 1, "{text}");
+        }
+        for text in ["there is no setting for it", "recommend", "amended", "wire.mend();"] {
             assert_eq!(count(text), 0, "{text}");
         }
     }

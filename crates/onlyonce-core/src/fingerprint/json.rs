@@ -42,7 +42,7 @@ pub fn canonical_json(text: &[u8], ignore: &[Pointer]) -> Option<Vec<u8>> {
 }
 
 /// Writes a character of a string in its one spelling.
-pub(super) fn put_character(out: &mut Vec<u8>, character: char) {
+pub(crate) fn put_character(out: &mut Vec<u8>, character: char) {
     match character {
         '"' => out.extend_from_slice(b"\\\""),
         '\\' => out.extend_from_slice(b"\\\\"),
@@ -370,13 +370,13 @@ impl Child {
 }
 
 /// The bytes at the start of a string's rest that are copied as they stand.
-struct Run {
-    length: usize,
+pub(crate) struct Run {
+    pub(crate) length: usize,
     is_ascii: bool,
 }
 
 /// Up to the first stop; none where there is none, and the string never ends. Eight bytes are looked at together.
-fn run(rest: &[u8]) -> Option<Run> {
+pub(crate) fn run(rest: &[u8]) -> Option<Run> {
     let (words, last) = rest.as_chunks();
     let mut seen = 0;
     for (index, word) in words.iter().enumerate() {

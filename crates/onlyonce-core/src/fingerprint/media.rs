@@ -73,6 +73,12 @@ impl Kind {
     }
 }
 
+/// Whether any content type says that the body is JSON, whatever else is said of it.
+pub(crate) fn says_json(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+    values.any(|value| matches!(Kind::of(essence(value.as_bytes())), Some(Kind::Json)))
+}
+
 /// Type and subtype of a content type, as they were spelled.
 pub(super) fn essence(value: &[u8]) -> &[u8] {
     let end = value.iter().position(|&byte| byte == b';').unwrap_or(value.len());

@@ -6,8 +6,9 @@
 //!
 //! # Rules
 //!
-//! 1. What counts: method, path, query as sent, content type (type and subtype in lower case, no parameters), the
-//!    chosen headers with each of their values in order, and the body. What is absent differs from what is empty.
+//! 1. What counts: method, path, query as sent, content type (type and subtype in lower case), the chosen headers and those
+//!    that replace the method (`X-HTTP-Method-Override`, `X-HTTP-Method`, `X-Method-Override`) with each of their values in
+//!    order, and the body. What is absent differs from what is empty.
 //! 2. Every field carries its length, so no byte can move from one field into the next unseen, and the body carries
 //!    a tag saying which form it is in, so bytes that happen to spell a canonical form are not taken for one.
 //! 3. `application/json` and `…+json`: RFC 8785 layout. Member order, white space and the spelling of escapes and
@@ -20,14 +21,16 @@
 //!    surrogates, nested deeper than 128 or with an exponent beyond 64 bits; a stray `%` in a form; a multipart body
 //!    that breaks off; a charset that is not UTF-8; any `Content-Encoding`; more than one `Content-Type`. Doubt can
 //!    only make two requests differ, never agree, and it is never an error.
-//! 7. Text is not normalised: two Unicode spellings of one word differ.
-//! 8. With secrets, both digests are HMAC-SHA-256. The first secret signs and all of them verify, so a new one is
+//! 7. Bytes mean what their headers say: with them, every parameter of the content type counts, the charset and the
+//!    boundary too, and so does `Content-Encoding`. With a canonical form, parameters count but for the boundary of a
+//!    multipart body and a charset, which can only be UTF-8 there.
+//! 8. Text is not normalised: two Unicode spellings of one word differ.
+//! 9. With secrets, both digests are HMAC-SHA-256. The first secret signs and all of them verify, so a new one is
 //!    put in front, and the old one is taken out once the records it signed have expired.
 //!
 //! # Caveats
 //!
-//! The content type's parameters do not count, so the same bytes under another `charset` are the same request. Records
-//! made without a secret do not match once a first secret is set, nor the other way round; nor do canonical digests
+//! Records made without a secret do not match once a first secret is set, nor the other way round; nor do canonical digests
 //! match once `ignore` changes, though the very same bytes still do.
 //!
 //! # Example
@@ -50,11 +53,11 @@
 //! ```
 
 mod form;
-mod json;
-mod media;
+pub(crate) mod json;
+pub(crate) mod media;
 mod multipart;
 mod number;
-mod pointer;
+pub(crate) mod pointer;
 mod secret;
 
 use std::sync::OnceLock;
@@ -133,7 +136,17 @@ pub struct Candidates<'a> {
 /// A body in canonical form.
 struct Body {
     tag: Tag,
+    /// What else its headers say of it.
+    description: Vec<u8>,
     bytes: Vec<u8>,
+    /// By the first secret.
+    digest: [u8; 32],
+}
+
+/// The digests of a request, made apart from any comparison: those of a large body on another thread.
+pub struct Digested {
+    raw: [u8; 32],
+    canonical: Option<Body>,
 }
 
 /// Which form a digested body is in. Stored digests depend on these numbers.
@@ -163,16 +176,27 @@ impl Settings {
         let headed = headed(self, self.secrets.first(), &subject);
         Candidates { settings: self, subject, headed, raw: OnceLock::new(), canonical: OnceLock::new() }
     }
+
+    /// The digests of `subject` under these settings, for [`Candidates::with`].
+    pub fn digested(&self, subject: Subject<'_>) -> Digested {
+        let candidates = self.candidates(subject);
+        let raw = candidates.raw();
+        candidates.canonical();
+        Digested { raw, canonical: candidates.canonical.into_inner().flatten() }
+    }
 }
 
 impl Candidates<'_> {
+    /// The same with digests of the same subject under the same settings, which are then not made again.
+    #[must_use]
+    pub fn with(self, digested: Digested) -> Self {
+        let Digested { raw, canonical } = digested;
+        Self { raw: OnceLock::from(raw), canonical: OnceLock::from(canonical), ..self }
+    }
+
     /// The fingerprint to store with a new record, by the current version and signed with the first secret.
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint {
-            version: VERSION,
-            raw: self.raw(),
-            canonical: self.canonical().map(|body| signed(&self.headed, body.tag, &body.bytes)),
-        }
+        Fingerprint { version: VERSION, raw: self.raw(), canonical: self.canonical().map(|body| body.digest) }
     }
 
     /// Whether this is the request that `stored` was made of.
@@ -187,27 +211,33 @@ impl Candidates<'_> {
     }
 
     fn matches_v1(&self, stored: &Fingerprint) -> bool {
-        if self.raw() == stored.raw || self.verified_by_others(Tag::Bytes, self.subject.body, &stored.raw) {
+        if self.raw() == stored.raw || self.verified_by_others(&stored.raw, |headed| self.raw_by(headed)) {
             return true;
         }
         let Some(digest) = &stored.canonical else { return false };
         let Some(body) = self.canonical() else { return false };
-        signed(&self.headed, body.tag, &body.bytes) == *digest
-            || self.verified_by_others(body.tag, &body.bytes, digest)
+        body.digest == *digest
+            || self
+                .verified_by_others(digest, |headed| signed(headed, body.tag, &body.description, &body.bytes))
     }
 
     /// Whether a secret other than the first made `digest`.
-    fn verified_by_others(&self, tag: Tag, body: &[u8], digest: &[u8; 32]) -> bool {
+    fn verified_by_others(&self, digest: &[u8; 32], by: impl Fn(&Digester) -> [u8; 32]) -> bool {
         let mut others = self.settings.secrets.iter().skip(1);
-        others.any(|secret| signed(&headed(self.settings, Some(secret), &self.subject), tag, body) == *digest)
+        others.any(|secret| by(&headed(self.settings, Some(secret), &self.subject)) == *digest)
     }
 
     fn raw(&self) -> [u8; 32] {
-        *self.raw.get_or_init(|| signed(&self.headed, Tag::Bytes, self.subject.body))
+        *self.raw.get_or_init(|| self.raw_by(&self.headed))
+    }
+
+    fn raw_by(&self, headed: &Digester) -> [u8; 32] {
+        let description = description(self.subject.headers, |_| true);
+        signed(headed, Tag::Bytes, &description, self.subject.body)
     }
 
     fn canonical(&self) -> Option<&Body> {
-        self.canonical.get_or_init(|| canonical(self.settings, &self.subject)).as_ref()
+        self.canonical.get_or_init(|| canonical(self.settings, &self.subject, &self.headed)).as_ref()
     }
 }
 
@@ -222,7 +252,7 @@ impl crate::machine::Prints for Candidates<'_> {
 }
 
 /// The body in canonical form; none where its bytes are all there is.
-fn canonical(settings: &Settings, subject: &Subject<'_>) -> Option<Body> {
+fn canonical(settings: &Settings, subject: &Subject<'_>, headed: &Digester) -> Option<Body> {
     match settings.body {
         BodyForm::Bytes => return None,
         BodyForm::Auto => {}
@@ -233,17 +263,60 @@ fn canonical(settings: &Settings, subject: &Subject<'_>) -> Option<Body> {
         Media::Multipart { boundary } => (Tag::Multipart, multipart::canonical(subject.body, boundary)?),
         Media::Other => return None,
     };
-    Some(Body { tag, bytes })
+    let is_multipart = matches!(tag, Tag::Multipart);
+    let description = description(subject.headers, |name| {
+        // A canonical form has no other charset than UTF-8, and no boundary.
+        let is_boundary = is_multipart && name.eq_ignore_ascii_case(b"boundary");
+        !is_boundary && !name.eq_ignore_ascii_case(b"charset")
+    });
+    let digest = signed(headed, tag, &description, &bytes);
+    Some(Body { tag, description, bytes, digest })
 }
 
-/// The digest of a head and a body.
-fn signed(headed: &Digester, tag: Tag, body: &[u8]) -> [u8; 32] {
-    let mut prefix = [tag as u8; 9];
-    prefix[1..].copy_from_slice(&length(body));
+/// The digest of a head, of what it says of the body beyond its type, and of the body.
+fn signed(headed: &Digester, tag: Tag, description: &[u8], body: &[u8]) -> [u8; 32] {
     let mut digester = headed.clone();
-    digester.update(&prefix);
+    if description.is_empty() {
+        let mut prefix = [tag as u8; 9];
+        prefix[1..].copy_from_slice(&length(body));
+        digester.update(&prefix);
+    } else {
+        digester.update(&[tag as u8 | DESCRIBED]);
+        digester.update(&length(description));
+        digester.update(description);
+        digester.update(&length(body));
+    }
     digester.update(body);
     digester.finish()
+}
+
+/// What the headers say of the body beyond its type: the parameters of the content type that count, and every
+/// `Content-Encoding`. Empty for most requests.
+fn description(headers: &HeaderMap, counts: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (at, value) in headers.get_all(header::CONTENT_TYPE).iter().enumerate() {
+        let mut entry = |kind: u8, name: &[u8], value: &[u8]| {
+            out.push(kind);
+            out.extend_from_slice(&(at as u64).to_be_bytes());
+            put(&mut out, &name.to_ascii_lowercase());
+            put(&mut out, value);
+        };
+        for parameter in media::parameters(value.as_bytes()) {
+            match parameter {
+                Some((name, value)) if name.eq_ignore_ascii_case(b"charset") && counts(name) => {
+                    entry(PARAMETER, name, &value.to_ascii_lowercase());
+                }
+                Some((name, value)) if counts(name) => entry(PARAMETER, name, value),
+                Some(_) => {}
+                None => entry(UNREADABLE, b"", value.as_bytes()),
+            }
+        }
+    }
+    for value in headers.get_all(header::CONTENT_ENCODING) {
+        out.push(ENCODING);
+        put(&mut out, &value.as_bytes().trim_ascii().to_ascii_lowercase());
+    }
+    out
 }
 
 /// A digest that has come past the head: all that is digested before the body.
@@ -307,8 +380,8 @@ impl Head {
 /// The chosen headers by name: neither the order of the setting counts nor a header that the request does not have,
 /// so counting another one in leaves the fingerprints of requests without it as they are.
 fn put_headers(head: &mut Head, settings: &Settings, headers: &HeaderMap) {
-    let mut names: Vec<&HeaderName> =
-        settings.headers.iter().filter(|name| headers.contains_key(*name)).collect();
+    let counted = settings.headers.iter().chain(&METHOD_OVERRIDES);
+    let mut names: Vec<&HeaderName> = counted.filter(|name| headers.contains_key(*name)).collect();
     names.sort_unstable_by_key(|name| name.as_str());
     names.dedup();
     for name in names {
@@ -323,6 +396,17 @@ fn put_headers(head: &mut Head, settings: &Settings, headers: &HeaderMap) {
 
 /// Large enough that the head of a usual request is digested in one piece.
 const HEAD_BYTES_USUAL: usize = 192;
+/// Headers by which a client asks for another method than the request's. Services that know one obey it, so they always count.
+pub static METHOD_OVERRIDES: [HeaderName; 3] = [
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+];
+/// Added to the tag of a body of which its headers say more than its type.
+const DESCRIBED: u8 = 0x80;
+const PARAMETER: u8 = 1;
+const UNREADABLE: u8 = 2;
+const ENCODING: u8 = 3;
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
 
@@ -536,6 +620,86 @@ mod tests {
             hex(made.canonical.unwrap()),
             "09b634ae919231bad0ebb176b7eec5427c3232b23dd244ce5811a583540da763"
         );
+    }
+
+    /// F01: doubt makes two requests differ.
+    #[test]
+    fn the_same_bytes_that_may_mean_something_else_are_another_request() {
+        let settings = Settings::default();
+        let part = "\r\nContent-Disposition: form-data; name=\"f\"\r\n\r\nx\r\n";
+        let body = format!("--a{part}--b{part}--a--\r\n");
+        let form = |content_type| request(&body).of_type(content_type);
+        let by_a = form("multipart/form-data; boundary=a");
+        assert!(agree(&settings, &by_a, &form("multipart/form-data; boundary=\"a\"")));
+        assert!(!agree(&settings, &by_a, &form("multipart/form-data; boundary=b")));
+        let text = |content_type| request("caf\u{e9}").of_type(content_type);
+        let utf8 = text("text/plain; charset=utf-8");
+        assert!(agree(&settings, &utf8, &text("text/plain;charset=UTF-8")));
+        assert!(!agree(&settings, &utf8, &text("text/plain; charset=latin1")));
+        assert!(!agree(&settings, &utf8, &text("text/plain")));
+        assert!(!agree(&settings, &utf8, &text("text/plain; charset=utf-8; format=flowed")));
+        assert!(!agree(&settings, &utf8, &text("text/plain; charset")));
+        assert!(!agree(
+            &settings,
+            &request("{}"),
+            &request("{}").of_type("application/json; charset=utf-16")
+        ));
+        assert!(!agree(&settings, &request("{}"), &request("{}").of_type("application/json; version=2")));
+        assert!(!agree(
+            &settings,
+            &request("{ }").of_type("application/json; v=1"),
+            &request("{}").of_type("application/json; v=2")
+        ));
+        assert!(agree(
+            &settings,
+            &request("{ }").of_type("application/json; v=1"),
+            &request("{}").of_type("application/json;V=1")
+        ));
+        let packed = |coding| request("{}").with(("content-encoding", coding));
+        assert!(!agree(&settings, &request("{}"), &packed("gzip")));
+        assert!(!agree(&settings, &packed("br"), &packed("gzip")));
+        assert!(agree(&settings, &packed("gzip"), &packed(" GZIP ")));
+        for name in ["x-http-method-override", "x-http-method", "x-method-override"] {
+            let bytes = Settings { headers: Vec::new(), ..Settings::default() };
+            assert!(!agree(&bytes, &request("{}"), &request("{}").with((name, "DELETE"))), "{name}");
+            let (put, delete) = (request("{}").with((name, "PUT")), request("{}").with((name, "DELETE")));
+            assert!(!agree(&bytes, &put, &delete), "{name}");
+        }
+    }
+
+    /// F01: made by another program from the description.
+    #[test]
+    fn version_1_of_a_described_body_is_what_it_was() {
+        let described = request("caf\u{e9}").of_type("text/plain; Charset=Latin1; x=\"y\"");
+        let described = described.with(("content-encoding", "gzip")).with(("x-http-method-override", "PUT"));
+        let made = described.fingerprint(&Settings::default());
+        assert_eq!(hex(made.raw), "82c405277c630eb10d7698609e68beee7fa5a048bf64e733a0c11e3971e603d1");
+        assert_eq!(made.canonical, None);
+        let made = request("[1.0]")
+            .of_type("application/json; charset=utf-8; v=2")
+            .fingerprint(&Settings::default());
+        assert_eq!(hex(made.raw), "8a940770054091bb4209db3365f5acea822c88a1c7752406bf3e4114da1f2705");
+        assert_eq!(
+            hex(made.canonical.unwrap()),
+            "c4538ea16700bdc78ea76655ac550dc68afaade436b040e510a178d86e7d58f5"
+        );
+    }
+
+    /// F01
+    #[test]
+    fn digests_made_ahead_are_the_same() {
+        for settings in [Settings::default(), signing_with(&["new", "old"])] {
+            for request in [request("[1.0]"), request("x").of_type("text/plain; charset=utf-8")] {
+                let subject = || request.candidates(&settings).subject;
+                let ahead = request.candidates(&settings).with(settings.digested(subject()));
+                assert_eq!(ahead.fingerprint(), request.fingerprint(&settings));
+                assert!(ahead.matches(&request.fingerprint(&settings)));
+                assert!(
+                    ahead.matches(&request.fingerprint(&signing_with(&["old"])))
+                        || settings.secrets.is_empty()
+                );
+            }
+        }
     }
 
     /// F02

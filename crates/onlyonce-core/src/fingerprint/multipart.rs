@@ -115,9 +115,11 @@ impl<'a> Headers<'a> {
         if name.eq_ignore_ascii_case(b"content-type") {
             return set(&mut self.content_type, value);
         }
-        // Under any other encoding the bytes are not the content. It is deprecated, and rare enough for its bytes.
+        // Under an encoding the bytes are not the content. Both are rare enough for its bytes.
         let plain = [&b"7bit"[..], b"8bit", b"binary"].iter().any(|plain| value.eq_ignore_ascii_case(plain));
-        (plain || !name.eq_ignore_ascii_case(b"content-transfer-encoding")).then_some(())
+        let is_encoded = (!plain && name.eq_ignore_ascii_case(b"content-transfer-encoding"))
+            || name.eq_ignore_ascii_case(b"content-encoding");
+        (!is_encoded).then_some(())
     }
 
     fn read_disposition(&mut self, value: &'a [u8]) -> Option<()> {
@@ -132,6 +134,9 @@ impl<'a> Headers<'a> {
                 set(&mut self.filename, value)?;
             } else if name.eq_ignore_ascii_case(b"filename*") {
                 set(&mut self.filename_extended, value)?;
+            } else {
+                // Some services read `name*` or a continuation, `name*0`, in place of the name.
+                return None;
             }
         }
         Some(())

@@ -19,16 +19,16 @@ use super::json;
 pub struct Pointer {
     text: Box<str>,
     /// At least one: a pointer to the whole body is refused.
-    pub(super) steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// One step down into a document.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Step {
+pub(crate) struct Step {
     /// The member's name, spelled as the canonical writer spells it, so that a comparison is one of bytes.
-    pub(super) name: Vec<u8>,
+    pub(crate) name: Vec<u8>,
     /// The element's index, where the step can be one.
-    pub(super) index: Option<usize>,
+    pub(crate) index: Option<usize>,
 }
 
 impl Pointer {
@@ -59,6 +59,13 @@ impl fmt::Display for Pointer {
 }
 
 impl Step {
+    /// The step to the member of that name, which is no pointer's text.
+    pub(crate) fn named(name: &str) -> Self {
+        let mut spelt = Vec::with_capacity(name.len());
+        name.chars().for_each(|character| json::put_character(&mut spelt, character));
+        Self { name: spelt, index: None }
+    }
+
     fn parse(token: &str) -> Option<Self> {
         let mut name = Vec::with_capacity(token.len());
         let mut characters = token.chars();
@@ -106,7 +113,7 @@ impl fmt::Display for MalformedPointer {
         let text = &self.text;
         match self.fault {
             Fault::WholeBody => {
-                write!(f, "pointer \"\" means the whole body; name a member, such as \"/client_time\"")
+                write!(f, "pointer \"\" means the whole body; use a member, such as \"/client_time\"")
             }
             Fault::NoSlash => {
                 write!(f, "pointer {text:?} does not start with a slash; write {:?}", format!("/{text}"))
@@ -153,7 +160,7 @@ mod tests {
     #[test]
     fn a_malformed_pointer_is_refused_with_the_remedy() {
         let fault = |text: &str| text.parse::<Pointer>().unwrap_err().to_string();
-        assert_eq!(fault(""), r#"pointer "" means the whole body; name a member, such as "/client_time""#);
+        assert_eq!(fault(""), r#"pointer "" means the whole body; use a member, such as "/client_time""#);
         assert_eq!(fault("a/b"), r#"pointer "a/b" does not start with a slash; write "/a/b""#);
         for text in ["/~", "/a~2", "/~/0"] {
             assert!(fault(text).contains("lone tilde"), "{text}");

@@ -48,6 +48,12 @@ pub struct Backoff {
     pub jitter_permille: u32,
 }
 
+impl Backoff {
+    fn stretched(&self, pause: Duration) -> Duration {
+        pause.saturating_mul(self.jitter_permille) / 1000
+    }
+}
+
 /// A statement that is about to be judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruling {
@@ -120,7 +126,7 @@ pub enum Ruled {
     Ignores(Ignored, Option<Box<Draft>>),
     /// The record says so already.
     Already,
-    /// The attempt still runs; only force goes past it.
+    /// The attempt is still running; only force goes past it.
     StillRunning,
     /// "Did not happen" cannot be believed before then.
     TooEarly(Timestamp),
@@ -176,7 +182,9 @@ fn about_pending(seen: &Seen, ruling: &Ruling) -> Ruled {
             Ruled::Settles(happened(&told(seen, ruling), response.clone(), Source::Webhook))
         }
         (Source::Webhook, Verdict::DidNotHappen { .. } | Verdict::StillUnknown) => Ruled::Already,
-        (Source::Operator | Source::Probe | Source::Attempt | Source::Sweeper, _) => Ruled::Settled,
+        (Source::Operator | Source::Probe | Source::Attempt | Source::Sweeper | Source::Caller, _) => {
+            Ruled::Settled
+        }
     }
 }
 
@@ -185,7 +193,9 @@ fn about_running(seen: &Seen, ruling: &Ruling) -> Ruled {
     if ruling.force == Force::No && !has_lapsed(record, seen.now) {
         return match ruling.statement.by {
             Source::Webhook => Ruled::Keeps(with_evidence(seen, ruling)),
-            Source::Operator | Source::Probe | Source::Attempt | Source::Sweeper => Ruled::StillRunning,
+            Source::Operator | Source::Probe | Source::Attempt | Source::Sweeper | Source::Caller => {
+                Ruled::StillRunning
+            }
         };
     }
     match (&ruling.verdict, ruling.force) {
@@ -220,10 +230,12 @@ fn rule(seen: &Seen, ruling: &Ruling) -> Ruled {
             }
             match ruling.statement.by {
                 Source::Operator => Ruled::TooEarly(believed_at),
-                Source::Probe | Source::Webhook | Source::Attempt | Source::Sweeper => Ruled::Notes(
-                    not_believed(seen, ruling, believed_at),
-                    (now < believed_at).then_some(believed_at),
-                ),
+                Source::Probe | Source::Webhook | Source::Attempt | Source::Sweeper | Source::Caller => {
+                    Ruled::Notes(
+                        not_believed(seen, ruling, believed_at),
+                        (now < believed_at).then_some(believed_at),
+                    )
+                }
             }
         }
         Verdict::StillUnknown => still_unknown(seen, ruling),
@@ -270,7 +282,7 @@ fn still_unknown(seen: &Seen, ruling: &Ruling) -> Ruled {
             ask_later(&mut draft, backoff, seen.now);
             Ruled::Notes(draft, None)
         }
-        (Source::Probe, None) | (Source::Webhook | Source::Attempt | Source::Sweeper, _) => {
+        (Source::Probe, None) | (Source::Webhook | Source::Attempt | Source::Sweeper | Source::Caller, _) => {
             Ruled::Notes(in_doubt(&told(seen, ruling)), None)
         }
     }
@@ -286,7 +298,9 @@ fn about_completed(seen: &Seen, ruling: &Ruling, stored: Option<&Response>) -> R
     match ruling.statement.by {
         Source::Webhook if agrees => Ruled::Already,
         Source::Webhook => Ruled::Contradicts(contradicted(seen, ruling)),
-        Source::Probe | Source::Operator | Source::Attempt | Source::Sweeper => Ruled::Settled,
+        Source::Probe | Source::Operator | Source::Attempt | Source::Sweeper | Source::Caller => {
+            Ruled::Settled
+        }
     }
 }
 
@@ -302,7 +316,9 @@ fn about_retryable(seen: &Seen, ruling: &Ruling) -> Ruled {
             Ruled::Settles(happened(&told(seen, ruling), response.clone(), Source::Operator))
         }
         (Source::Webhook, Verdict::DidNotHappen { .. } | Verdict::StillUnknown) => Ruled::Already,
-        (Source::Operator | Source::Probe | Source::Attempt | Source::Sweeper, _) => Ruled::Settled,
+        (Source::Operator | Source::Probe | Source::Attempt | Source::Sweeper | Source::Caller, _) => {
+            Ruled::Settled
+        }
     }
 }
 
@@ -386,7 +402,7 @@ fn entry(seen: &Seen, ruling: &Ruling) -> Entry {
     let what = match by {
         Source::Probe => What::Probe,
         Source::Webhook => What::Webhook,
-        Source::Operator | Source::Attempt | Source::Sweeper => What::Verdict,
+        Source::Operator | Source::Attempt | Source::Sweeper | Source::Caller => What::Verdict,
     };
     let said = Some(Said::from(&ruling.verdict));
     let contradicts = says_freed_attempt_happened(&seen.record, ruling);
@@ -520,10 +536,17 @@ pub fn probe_failed(seen: &Seen, backoff: Backoff, detail: &str) -> Option<Box<D
     Some(draft)
 }
 
-/// The record's route has no probe any more: nobody asks. None where the record is no longer unknown.
-pub fn stop_asking(seen: &Seen) -> Option<Box<Draft>> {
-    let mut draft = still_asked(seen)?;
-    put_off(&mut draft, None);
+/// When the probe is asked next, after the settings have changed: a record whose route has one by now is asked about, and one
+/// whose route has none any more is not. None where the record stays as it is. A dead letter does: a person has to decide.
+pub fn schedule(seen: &Seen, probe: Option<Backoff>) -> Option<Box<Draft>> {
+    let State::Unknown { ask_at, dead_letter, .. } = &seen.record.state else { return None };
+    let until = match (probe, ask_at) {
+        (Some(backoff), None) if !dead_letter => Some(When::AfterWrite(backoff.stretched(backoff.first))),
+        (None, Some(_)) => None,
+        (Some(_), None | Some(_)) | (None, None) => return None,
+    };
+    let mut draft = seen.record.draft();
+    put_off(&mut draft, until);
     Some(draft)
 }
 
@@ -549,5 +572,5 @@ fn ask_later(draft: &mut Draft, backoff: Backoff, now: Timestamp) {
     }
     let doublings = asking.answers.saturating_add(asking.failures).min(20);
     let pause = backoff.first.saturating_mul(1 << doublings).min(backoff.max);
-    *ask_at = Some(When::AfterWrite(pause.saturating_mul(backoff.jitter_permille) / 1000));
+    *ask_at = Some(When::AfterWrite(backoff.stretched(pause)));
 }

@@ -7,20 +7,20 @@ use crate::record::{Asking, Reason, Record, Response, Seen, Source, State, Token
 use crate::time::Timestamp;
 
 use super::verdict::{About, Backoff, Force, Ruled, Ruling, Statement, believed_at, verdict};
-use super::{Forget, forget, has_lapsed};
+use super::{Forget, forget, has_lapsed, is_half_done, runs_again_at};
 
 /// What is worth telling of a record's state; empty where the state has no such thing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts<'a> {
     /// Why nobody knows whether the work ran.
     pub reason: Option<Reason>,
-    /// Since when nobody knows.
+    /// Since when nobody knows, or since when half-done work is flagged.
     pub since: Option<Timestamp>,
     /// How the reconciler has fared.
     pub asking: Asking,
     /// When the probe is asked next.
     pub ask_at: Option<Timestamp>,
-    /// The reconciler has given up.
+    /// A person has to decide: the reconciler has given up, or nobody came back for half-done work.
     pub dead_letter: bool,
     /// The stored answer.
     pub response: Option<&'a Response>,
@@ -52,8 +52,12 @@ pub fn facts(record: &Record) -> Facts<'_> {
             expires_at: Some(*expires_at),
             ..Facts::default()
         },
-        State::Retryable { .. } if record.relies_on_memory => Facts::default(),
-        State::Retryable { expires_at, .. } => Facts { expires_at: Some(*expires_at), ..Facts::default() },
+        State::Retryable { expires_at, stuck_since, .. } => {
+            let is_kept = record.relies_on_memory || is_half_done(record);
+            let expires_at = Some(*expires_at).filter(|_| !is_kept);
+            let (since, dead_letter) = (*stuck_since, stuck_since.is_some());
+            Facts { since, dead_letter, expires_at, ..Facts::default() }
+        }
         State::Unknown { reason, since, asking, ask_at, dead_letter } => Facts {
             reason: Some(*reason),
             since: Some(*since),
@@ -81,9 +85,7 @@ pub fn time_line(record: &Record) -> Vec<Entry> {
 pub(super) fn completed(record: &Record) -> Option<Entry> {
     let State::Completed { by, .. } = &record.state else { return None };
     let is_told = record.history.entries.iter().any(|entry| entry.what == What::Completed);
-    // Its entry was among those that were left out.
-    let was_told = record.history.left_out > 0;
-    (!is_told && !was_told).then(|| Entry::new(record.written_at, record.attempt, What::Completed, *by))
+    (!is_told).then(|| Entry::new(record.written_at, record.attempt, What::Completed, *by))
 }
 
 /// One sentence, or two, on how a record stands. `moment` puts a moment into words.
@@ -93,38 +95,52 @@ pub fn why(seen: &Seen, moment: impl Fn(Timestamp) -> String) -> String {
     match &record.state {
         State::Pending { expires_at } => {
             format!(
-                "It was accepted and has not begun. If nobody runs it by {}, it is given up.",
+                "The request was accepted and has not begun. If it has not run by {}, it is given up.",
                 moment(*expires_at)
             )
         }
         State::Running { lapses_at } if has_lapsed(record, now) => format!(
-            "Attempt {attempt} was due to end or renew by {}, and nobody came back for it. The sweeper settles it next.",
+            "Attempt {attempt} neither ended nor renewed its lease by {}. The sweeper settles it next.",
             moment((*lapses_at).min(record.deadline_at()))
         ),
         State::Running { lapses_at } => {
-            format!("Attempt {attempt} runs. It is presumed alive until {}.", moment(*lapses_at))
+            format!("Attempt {attempt} is running. It is presumed alive until {}.", moment(*lapses_at))
         }
         State::Completed { response: Some(response), .. } => {
             format!("The work is done. Retries get the stored answer, {}.", response.status)
         }
         State::Completed { response: None, .. } => {
-            "The work is done, and its answer was not stored. Retries are told so, and nothing runs again."
+            "The work is done, but its answer was not stored. Retries get 409, and nothing runs again."
                 .to_owned()
         }
-        State::Retryable { .. } => {
-            format!(
-                "Attempt {attempt} did not do the work, or may safely be run again. The next retry runs it."
-            )
+        State::Retryable { stuck_since, .. } if is_half_done(record) => {
+            let phase = record.progress.recovery_point.as_deref().unwrap_or_default();
+            let next = match stuck_since {
+                Some(_) => "There was no retry within its retention; a person has to decide.",
+                None => "The record is kept until then, even past its retention.",
+            };
+            format!("The work stopped behind phase \"{phase}\". A retry with this key does the rest. {next}")
         }
+        State::Retryable { .. } => match record.accepted {
+            Some(accepted) => format!(
+                "Attempt {attempt} did not do the work, or may safely be run again. It was accepted: a worker runs it again after \
+                 {}. If nobody does by {}, it is given up.",
+                moment(runs_again_at(record, accepted)),
+                moment(accepted.until)
+            ),
+            None => format!(
+                "Attempt {attempt} did not do the work, or may safely be run again. The next retry runs it."
+            ),
+        },
         State::Unknown { reason, ask_at, dead_letter, .. } => {
             let next = match ask_at {
-                Some(ask_at) => format!("The probe is asked next at {}.", moment(*ask_at)),
+                Some(ask_at) => format!("The next probe call is at {}.", moment(*ask_at)),
                 None if *dead_letter => {
-                    "The probe was asked for long enough; a person has to decide.".to_owned()
+                    "The probe is not called any more; a person has to decide.".to_owned()
                 }
-                None => "There is no probe to ask: a webhook or a person has to tell.".to_owned(),
+                None => "The route has no probe; a webhook or a person has to settle it.".to_owned(),
             };
-            format!("Nobody knows whether attempt {attempt} ran: {}. {next}", reason.says())
+            format!("It is unknown whether attempt {attempt} did the work: {}. {next}", reason.says())
         }
     }
 }
@@ -154,7 +170,7 @@ pub enum ActionName {
 /// Why an operator's order is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The attempt still runs.
+    /// The attempt is still running.
     StillRunning,
     /// "Did not happen" cannot be believed before then.
     TooEarly(Timestamp),
@@ -164,6 +180,19 @@ pub enum Refused {
     Unknown,
     /// There is no probe.
     NothingToAsk,
+}
+
+impl Refused {
+    /// The code, as the API has it.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::StillRunning => "record_running",
+            Self::TooEarly(_) => "verdict_too_early",
+            Self::Settled => "record_settled",
+            Self::Unknown => "record_unknown",
+            Self::NothingToAsk => "nothing_to_ask",
+        }
+    }
 }
 
 impl ActionName {

@@ -220,7 +220,8 @@ fn only_unknown_records_are_asked_about() {
             let now = seen(record, at(HOUR));
             assert_eq!(machine::ask(&now, Duration::ZERO), None);
             assert_eq!(machine::probe_failed(&now, BACKOFF, "late"), None);
-            assert_eq!(machine::stop_asking(&now), None);
+            assert_eq!(machine::schedule(&now, None), None);
+            assert_eq!(machine::schedule(&now, Some(BACKOFF)), None);
         }
     }
 }
@@ -229,11 +230,26 @@ fn only_unknown_records_are_asked_about() {
 #[test]
 fn a_record_whose_probe_is_gone_is_not_due_any_more() {
     let now = seen(unknown(Effects::Queryable), at(5));
-    let draft = machine::stop_asking(&now).expect("it is unknown");
+    let draft = machine::schedule(&now, None).expect("it is unknown");
     assert_eq!(machine::due(&draft).stamp(at(5)), None);
     assert!(!is_dead_letter(&draft), "nobody has given up: there is nobody to ask");
     let stopped = written(draft, at(5));
     assert_eq!(machine::ask(&stopped, Duration::ZERO), None);
+    assert_eq!(machine::schedule(&stopped, None), None, "nothing is left to do");
+}
+
+/// M03: the settings changed, and the route has a probe by now. Dead letters wait for a person.
+#[test]
+fn a_record_whose_route_has_got_a_probe_is_asked_about() {
+    let now = seen(unknown(Effects::Queryable), at(5));
+    assert_eq!(machine::schedule(&now, Some(BACKOFF)), None, "it is asked about already");
+    let stopped = written(machine::schedule(&now, None).expect("it is unknown"), at(5));
+    let draft = machine::schedule(&stopped, Some(BACKOFF)).expect("it can be asked about");
+    assert_eq!(pause(&draft), Some(BACKOFF.first));
+    assert_eq!(draft.history, stopped.record.history, "a question to come is nothing to tell");
+    let tried = Backoff { tries_max: 0, ..BACKOFF };
+    let given_up = written(fail(&now, tried), at(5));
+    assert_eq!(machine::schedule(&given_up, Some(BACKOFF)), None);
 }
 
 proptest! {

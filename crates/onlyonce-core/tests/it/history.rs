@@ -10,8 +10,8 @@ use onlyonce_core::scope::Scope;
 use onlyonce_core::time::Timestamp;
 
 use crate::sample::{
-    BACKOFF, BELIEVED, EARLIER, HOUR, NOW, OWN, answer, at, completed, heard, in_doubt, lapsed, pending,
-    policy, print, record, retryable, ruling, running, said, second, seen, unknown, written,
+    BACKOFF, BELIEVED, EARLIER, HOUR, NOW, OWN, PAUSE_MAX, answer, at, completed, heard, in_doubt, lapsed,
+    pending, policy, print, record, retryable, ruling, running, said, second, seen, unknown, written,
 };
 
 /// An entry in one line: when, which attempt, what, by whom, and what was said.
@@ -95,6 +95,7 @@ impl Story {
             policy: &policy,
             token,
             admission,
+            trace: None,
         };
         match machine::decide(Some(&self.now), &request) {
             Decision::Begin(draft) | Decision::Settle(draft) => self.write(draft),
@@ -197,7 +198,7 @@ fn an_attempt_that_the_next_request_finds_lost_has_its_place() {
 fn accepted_work_that_was_never_claimed_is_no_attempt() {
     let mut story = Story::of(retryable(Effects::Opaque));
     story.requested(Token([9; 16]), Admission::Accept);
-    let claimed = machine::claim(&story.at(4).now, Token([10; 16])).unwrap();
+    let claimed = machine::claim(&story.at(4).now, Token([10; 16]), PAUSE_MAX).unwrap();
     story.write(claimed);
     story.tells(&["-60 #1 attempt by attempt", "4 #2 attempt by attempt"]);
     assert_eq!(story.now.record.history.tokens, [OWN], "nobody ever held the token of an acceptance");
@@ -276,7 +277,7 @@ fn a_webhook_that_repeats_itself_does_not_fill_the_record() {
     assert_eq!(history.left_out, 201 - 64);
     let told = lines(&story.now.record);
     assert_eq!(told[..2], ["-10 #1 attempt by attempt", "3 #1 completed by attempt"]);
-    // The news that it was completed may be among what was left out. Then no other moment is told for it.
+    // When it was completed is never left out.
     let mut story = Story::of(unknown(Effects::Opaque));
     for seconds in 1..100 {
         story.at(seconds).says(&stripes("unknown"));
@@ -285,7 +286,30 @@ fn a_webhook_that_repeats_itself_does_not_fill_the_record() {
     for seconds in 101..301 {
         story.at(seconds).says(&stripes("declined"));
     }
-    assert!(machine::time_line(&story.now.record).iter().all(|entry| entry.what != What::Completed));
+    let told = lines(&story.now.record);
+    assert_eq!(
+        told.iter().filter(|line| line.contains("completed")).collect::<Vec<_>>(),
+        ["100 #1 completed by operator"]
+    );
+    assert_eq!(story.now.record.history.entries.len(), FIRST_KEPT + LAST_KEPT);
+}
+
+/// U09, W09: an attempt that completes after much was said leaves its history as it was, and the moment is told all the same.
+#[test]
+fn a_completion_by_the_attempt_is_told_by_the_record_itself() {
+    let mut story = Story::of(running(Effects::Opaque));
+    for seconds in 1..100 {
+        story.at(seconds).says(&stripes("unknown"));
+    }
+    let before = story.now.record.history.clone();
+    story.at(100).ends(&done());
+    assert_eq!(story.now.record.history, before);
+    assert_eq!(lines(&story.now.record).last().unwrap(), "100 #1 completed by attempt");
+    for seconds in 101..301 {
+        story.at(seconds).says(&stripes("declined"));
+    }
+    let told = lines(&story.now.record);
+    assert!(told.contains(&"100 #1 completed by attempt".to_owned()), "{told:?}");
 }
 
 /// U09: of an earlier attempt, and of an earlier use.
@@ -352,16 +376,16 @@ fn why_says_how_a_record_stands() {
     };
     let opaque = Effects::Opaque;
     for (record, expected) in [
-        (pending(opaque), "It was accepted and has not begun. If nobody runs it by +3600, it is given up."),
-        (running(opaque), "Attempt 1 runs. It is presumed alive until +20."),
         (
-            lapsed(opaque),
-            "Attempt 1 was due to end or renew by +0, and nobody came back for it. The sweeper settles it next.",
+            pending(opaque),
+            "The request was accepted and has not begun. If it has not run by +3600, it is given up.",
         ),
+        (running(opaque), "Attempt 1 is running. It is presumed alive until +20."),
+        (lapsed(opaque), "Attempt 1 neither ended nor renewed its lease by +0. The sweeper settles it next."),
         (completed(opaque, Some(answer(201))), "The work is done. Retries get the stored answer, 201."),
         (
             completed(opaque, None),
-            "The work is done, and its answer was not stored. Retries are told so, and nothing runs again.",
+            "The work is done, but its answer was not stored. Retries get 409, and nothing runs again.",
         ),
         (
             retryable(opaque),
@@ -369,15 +393,15 @@ fn why_says_how_a_record_stands() {
         ),
         (
             unknown(opaque),
-            "Nobody knows whether attempt 1 ran: the node that ran it died, was paused, or was cut off from the store. The probe is asked next at +1.",
+            "It is unknown whether attempt 1 did the work: the node that ran it died, was paused, or was cut off from the store. The next probe call is at +1.",
         ),
         (
             silent(unknown(opaque)),
-            "Nobody knows whether attempt 1 ran: the node that ran it died, was paused, or was cut off from the store. There is no probe to ask: a webhook or a person has to tell.",
+            "It is unknown whether attempt 1 did the work: the node that ran it died, was paused, or was cut off from the store. The route has no probe; a webhook or a person has to settle it.",
         ),
         (
             dead(silent(unknown(opaque))),
-            "Nobody knows whether attempt 1 ran: the node that ran it died, was paused, or was cut off from the store. The probe was asked for long enough; a person has to decide.",
+            "It is unknown whether attempt 1 did the work: the node that ran it died, was paused, or was cut off from the store. The probe is not called any more; a person has to decide.",
         ),
     ] {
         assert_eq!(machine::why(&seen(record, at(0)), clock), expected);

@@ -6,7 +6,7 @@
 //!
 //! Events: `decide` (this request, `other` body, `accept`ed for later, under `gone`), `renew`, an attempt's end (`done`,
 //! `not run`, `in doubt`), `sweep`, verdicts (`happened`, `happened bare`, `not found early`, `not found late`, `never`,
-//! `shrug`, `shrug last`) by `/probe`, `/webhook`, `/operator`, also `/forced`, then `claim`, `commit`, `call`, `forget`,
+//! `shrug`, `shrug last`) by `/probe`, `/webhook`, `/operator`, also `/forced`, then `claim`, `cancel`, `commit`, `call`, `forget`,
 //! `reap`, `due`. An event is by the record's own attempt, and a verdict about it, unless it says `foreign`. Verdicts about
 //! other attempts, by evidence and by time have tables of their own in `verdict.rs`.
 
@@ -26,11 +26,12 @@ use onlyonce_core::record::{
 };
 use onlyonce_core::refusal::Refusal;
 use onlyonce_core::scope::Scope;
-use onlyonce_core::time::{Timestamp, When};
+use onlyonce_core::time::{Due, Timestamp, When};
 use proptest::prelude::*;
 
 use crate::sample::{
-    BACKOFF, FOREIGN, FRESH, HOUR, OWN, answer, at, policy, print, record, ruling, said, seen,
+    BACKOFF, FOREIGN, FRESH, HOUR, OWN, PAUSE_MAX, accepted, answer, at, completed, lapsed, pending, policy,
+    print, record, retryable, ruling, said, seen,
 };
 
 const TABLE: &str = "
@@ -49,7 +50,8 @@ pending
     done*, not run*, in doubt*                   -> superseded
     sweep                                        -> nothing
     claim                                        -> running 1
-    commit*, call*                               -> nothing
+    cancel                                       -> completed 408 by caller
+    commit*, call*                              -> nothing
     reap                                         -> kept
     due                                          -> later
     standing                                     -> in progress
@@ -64,7 +66,8 @@ pending expired
     done*, not run*, in doubt*                   -> superseded
     sweep                                        -> completed 408 by sweeper
     claim                                        -> nothing
-    commit*, call*                               -> nothing
+    cancel                                       -> completed 408 by caller
+    commit*, call*                              -> nothing
     reap                                         -> kept
     due                                          -> now
     standing                                     -> in progress
@@ -79,7 +82,7 @@ pending in doubt, forgotten
     done*, not run*, in doubt*                   -> superseded
     sweep                                        -> unknown (downstreamforgot), asked later, in doubt
     claim                                        -> nothing
-    commit*, call*                               -> nothing
+    cancel, commit*, call*                               -> nothing
     reap                                         -> kept
     due                                          -> now
     standing                                     -> in progress
@@ -101,7 +104,7 @@ running
     done foreign, not run foreign, in doubt foreign -> superseded
     commit                                       -> running 1, after charge
     call                                         -> running 1, calling
-    commit foreign, call foreign, sweep, claim   -> nothing
+    commit foreign, call foreign, sweep, claim, cancel -> nothing
     reap                                         -> kept
     due                                          -> later
     standing                                     -> in progress
@@ -140,7 +143,7 @@ running lapsed
     done foreign, not run foreign, in doubt foreign -> superseded
     commit                                       -> running 1, after charge
     call                                         -> running 1, calling
-    commit foreign, call foreign, claim          -> nothing
+    commit foreign, call foreign, claim, cancel  -> nothing
     sweep [local]                                -> retryable
     sweep [keyed]                                -> retryable, in doubt
     sweep                                        -> unknown (lapsed), asked later
@@ -192,7 +195,7 @@ running past its deadline
     done foreign, not run foreign, in doubt foreign -> superseded
     commit                                       -> running 1, after charge
     call                                         -> running 1, calling
-    commit foreign, call foreign, claim          -> nothing
+    commit foreign, call foreign, claim, cancel  -> nothing
     sweep [local]                                -> retryable
     sweep [keyed]                                -> retryable, in doubt
     sweep                                        -> unknown (deadline), asked later
@@ -243,7 +246,7 @@ running lapsed, forgotten
     done foreign, not run foreign, in doubt foreign -> superseded
     commit                                       -> running 1, after charge
     call                                         -> running 1, calling
-    commit foreign, call foreign, claim          -> nothing
+    commit foreign, call foreign, claim, cancel  -> nothing
     sweep [local]                                -> retryable
     sweep [keyed]                                -> unknown (downstreamforgot), asked later
     sweep                                        -> unknown (lapsed), asked later
@@ -284,10 +287,11 @@ running lapsed, forgotten
 completed
     decide other                                 -> refuse key reused
     decide*                                      -> replay
-    renew*                                       -> lost
+    renew                                        -> completed
+    renew foreign                                -> lost
     done, not run, in doubt                      -> already
     done foreign, not run foreign, in doubt foreign -> superseded
-    sweep, claim, commit*, call*                 -> nothing
+    sweep, claim, cancel, commit*, call*                 -> nothing
     reap                                         -> kept
     due                                          -> later
     standing                                     -> ended
@@ -302,7 +306,7 @@ completed bare
     renew*                                       -> lost
     done, not run, in doubt                      -> already
     done foreign, not run foreign, in doubt foreign -> superseded
-    sweep, claim, commit*, call*                 -> nothing
+    sweep, claim, cancel, commit*, call*                 -> nothing
     reap                                         -> kept
     due                                          -> later
     standing                                     -> ended
@@ -315,10 +319,11 @@ completed expired
     decide gone                                  -> refuse expired
     decide accept                                -> begin pending
     decide*                                      -> begin running 1
-    renew*                                       -> lost
+    renew                                        -> completed
+    renew foreign                                -> lost
     done, not run, in doubt                      -> already
     done foreign, not run foreign, in doubt foreign -> superseded
-    sweep, claim, commit*, call*                 -> nothing
+    sweep, claim, cancel, commit*, call*                 -> nothing
     reap                                         -> deleted
     due                                          -> now
     standing                                     -> absent
@@ -334,7 +339,7 @@ retryable
     in doubt                                     -> known
     done foreign, not run foreign, in doubt foreign -> superseded
     sweep                                        -> nothing
-    claim, commit*, call*                        -> nothing
+    claim, cancel, commit*, call*                        -> nothing
     reap                                         -> kept
     due                                          -> later
     standing                                     -> ended
@@ -355,11 +360,80 @@ retryable expired
     in doubt                                     -> known
     done foreign, not run foreign, in doubt foreign -> superseded
     sweep                                        -> nothing
-    claim, commit*, call*                        -> nothing
+    claim, cancel, commit*, call*                        -> nothing
     reap                                         -> deleted
     due                                          -> now
     standing                                     -> absent
     forget*, */*                                 -> absent
+
+retryable accepted
+    decide other                                 -> refuse key reused
+    decide accept                                -> refuse in progress
+    decide*                                      -> begin running 2
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> nothing
+    claim                                        -> running 2
+    cancel                                       -> completed 408 by caller
+    commit*, call*                               -> nothing
+    reap                                         -> kept
+    due                                          -> later
+    standing                                     -> in progress
+    forget*                                      -> erased, fenced
+    happened/webhook*                            -> completed 201 by webhook
+    happened/operator*                           -> completed 201 by operator
+    happened bare/webhook*                       -> completed bare by webhook
+    happened bare/operator*                      -> completed bare by operator
+    */webhook*                                   -> already
+    */*                                          -> settled
+
+retryable accepted, run out
+    decide other                                 -> refuse key reused
+    decide*                                      -> settle completed 408 by sweeper
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> completed 408 by sweeper
+    claim                                        -> nothing
+    cancel                                       -> completed 408 by caller
+    commit*, call*                               -> nothing
+    reap                                         -> kept
+    due                                          -> now
+    standing                                     -> in progress
+    forget*                                      -> erased, fenced
+    happened/webhook*                            -> completed 201 by webhook
+    happened/operator*                           -> completed 201 by operator
+    happened bare/webhook*                       -> completed bare by webhook
+    happened bare/operator*                      -> completed bare by operator
+    */webhook*                                   -> already
+    */*                                          -> settled
+
+retryable accepted, in doubt, run out
+    decide other                                 -> refuse key reused
+    decide*                                      -> settle retryable, in doubt
+    renew*                                       -> lost
+    done                                         -> completed 201 by attempt
+    not run                                      -> retryable, in doubt
+    in doubt                                     -> known
+    done foreign, not run foreign, in doubt foreign -> superseded
+    sweep                                        -> retryable, in doubt
+    claim, cancel                                -> nothing
+    commit*, call*                               -> nothing
+    reap                                         -> kept
+    due                                          -> now
+    standing                                     -> in progress
+    forget*                                      -> erased, fenced
+    happened/webhook*                            -> completed 201 by webhook
+    happened/operator*                           -> completed 201 by operator
+    happened bare/webhook*                       -> completed bare by webhook
+    happened bare/operator*                      -> completed bare by operator
+    */webhook*                                   -> already
+    */*                                          -> settled
 
 retryable in doubt
     decide other                                 -> refuse key reused
@@ -371,7 +445,7 @@ retryable in doubt
     in doubt                                     -> known
     done foreign, not run foreign, in doubt foreign -> superseded
     sweep                                        -> nothing
-    claim, commit*, call*                        -> nothing
+    claim, cancel, commit*, call*                        -> nothing
     reap                                         -> kept
     due                                          -> later
     standing                                     -> ended
@@ -393,7 +467,7 @@ retryable in doubt, past its retention
     in doubt                                     -> known
     done foreign, not run foreign, in doubt foreign -> superseded
     sweep                                        -> nothing
-    claim, commit*, call*                        -> nothing
+    claim, cancel, commit*, call*                        -> nothing
     reap                                         -> kept
     due                                          -> later
     standing                                     -> ended
@@ -414,7 +488,7 @@ retryable in doubt, forgotten
     in doubt                                     -> known
     done foreign, not run foreign, in doubt foreign -> superseded
     sweep                                        -> unknown (downstreamforgot), asked later, in doubt
-    claim, commit*, call*                        -> nothing
+    claim, cancel, commit*, call*                        -> nothing
     reap                                         -> kept
     due                                          -> now
     standing                                     -> ended
@@ -436,7 +510,7 @@ retryable in doubt, forgotten, past its retention
     in doubt                                     -> known
     done foreign, not run foreign, in doubt foreign -> superseded
     sweep                                        -> unknown (downstreamforgot), asked later, in doubt
-    claim, commit*, call*                        -> nothing
+    claim, cancel, commit*, call*                        -> nothing
     reap                                         -> kept
     due                                          -> now
     standing                                     -> ended
@@ -457,7 +531,7 @@ unknown
     not run                                      -> retryable
     in doubt                                     -> known
     done foreign, not run foreign, in doubt foreign -> superseded
-    sweep, claim, commit*, call*                 -> nothing
+    sweep, claim, cancel, commit*, call*                 -> nothing
     reap                                         -> kept
     due                                          -> later
     standing                                     -> ended
@@ -485,7 +559,7 @@ unknown, dead letter
     not run                                      -> retryable
     in doubt                                     -> known
     done foreign, not run foreign, in doubt foreign -> superseded
-    sweep, claim, commit*, call*                 -> nothing
+    sweep, claim, cancel, commit*, call*                 -> nothing
     reap                                         -> kept
     due                                          -> never
     standing                                     -> ended
@@ -508,7 +582,7 @@ unknown, dead letter
 
 const EFFECTS: [Effects; 4] = [Effects::Local, Effects::Keyed, Effects::Queryable, Effects::Opaque];
 
-const STATES: [&str; 19] = [
+const STATES: [&str; 22] = [
     "absent",
     "pending",
     "pending expired",
@@ -522,6 +596,9 @@ const STATES: [&str; 19] = [
     "completed expired",
     "retryable",
     "retryable expired",
+    "retryable accepted",
+    "retryable accepted, run out",
+    "retryable accepted, in doubt, run out",
     "retryable in doubt",
     "retryable in doubt, past its retention",
     "retryable in doubt, forgotten",
@@ -535,7 +612,11 @@ fn state(name: &str, effects: Effects) -> Option<Record> {
         record(effects, 60, State::Completed { response, by: Source::Attempt, expires_at: at(expires_at) })
     };
     let retryable = |expires_at: i64| {
-        record(effects, 60, State::Retryable { retry_after: None, expires_at: at(expires_at) })
+        record(
+            effects,
+            60,
+            State::Retryable { retry_after: None, expires_at: at(expires_at), stuck_since: None },
+        )
     };
     let unknown = |ask_at: Option<Timestamp>, dead_letter| {
         let asking = Asking::default();
@@ -570,6 +651,9 @@ fn state(name: &str, effects: Effects) -> Option<Record> {
         "completed expired" => completed(Some(answer(201)), 0),
         "retryable" => retryable(HOUR),
         "retryable expired" => retryable(0),
+        "retryable accepted" => accepted(retryable(HOUR), HOUR),
+        "retryable accepted, run out" => accepted(retryable(0), 0),
+        "retryable accepted, in doubt, run out" => in_doubt(accepted(retryable(0), 0)),
         "retryable in doubt" => in_doubt(retryable(24 * HOUR)),
         "retryable in doubt, past its retention" => in_doubt(retryable(0)),
         "retryable in doubt, forgotten" => long_ago(in_doubt(retryable(HOUR))),
@@ -585,7 +669,7 @@ fn events() -> Vec<String> {
         ["happened", "happened bare", "not found early", "not found late", "never", "shrug", "shrug last"];
     let ends = ["done", "not run", "in doubt"];
     let mut events: Vec<String> =
-        ["decide", "decide other", "decide accept", "decide gone", "sweep", "claim"]
+        ["decide", "decide other", "decide accept", "decide gone", "sweep", "claim", "cancel"]
             .into_iter()
             .chain(["forget", "forget forced", "reap", "due", "standing"])
             .map(String::from)
@@ -622,6 +706,7 @@ fn happen(event: &str, state_name: &str, effects: Effects) -> String {
         }
         "renew" => match machine::renew(seen.as_ref(), token) {
             Renewal::Write(draft) => words(&draft),
+            Renewal::Completed => "completed".into(),
             Renewal::Lost => "lost".into(),
         },
         "done" => finish(seen.as_ref(), token, &done()),
@@ -642,7 +727,8 @@ fn happen_to(event: &str, seen: &Seen, token: Token) -> String {
     let written = |draft: Option<Box<Draft>>| draft.map_or_else(|| "nothing".into(), |draft| words(&draft));
     match event {
         "sweep" => written(machine::sweep(seen)),
-        "claim" => written(machine::claim(seen, FRESH)),
+        "claim" => written(machine::claim(seen, FRESH, PAUSE_MAX)),
+        "cancel" => written(machine::cancel(seen)),
         "commit" => written(machine::commit_phase(seen, token, &phase)),
         "call" => written(machine::call(seen, token, Calling { phase, effects: Effects::Opaque })),
         "forget" => forgotten(machine::forget(seen, FRESH, Force::No)),
@@ -675,7 +761,15 @@ fn decide(seen: Option<&Seen>, byte: u8, admission: Admission, policy: &Policy) 
 }
 
 fn answer_from_copy(copy: &Seen, byte: u8, policy: &Policy) -> String {
-    match asked(byte, Admission::Run, policy, |request| machine::answer_from_copy(copy, request)) {
+    told(asked(byte, Admission::Run, policy, |request| machine::answer_from_copy(copy, request)))
+}
+
+fn answer_while_held(seen: &Seen, byte: u8, policy: &Policy) -> String {
+    told(asked(byte, Admission::Run, policy, |request| machine::answer_while_held(seen, request)))
+}
+
+fn told(answer: FromCopy) -> String {
+    match answer {
         FromCopy::Replay => "replay".into(),
         FromCopy::Refuse(refusal) => format!("refuse {}", refused(&refusal)),
         FromCopy::AskStore => "ask".into(),
@@ -693,6 +787,7 @@ fn asked<T>(byte: u8, admission: Admission, policy: &Policy, ask: impl FnOnce(&R
         policy,
         token: FRESH,
         admission,
+        trace: None,
     })
 }
 
@@ -942,6 +1037,106 @@ fn a_phase_that_commits_settles_the_doubt_about_its_call() {
     assert_eq!(draft.progress.calling, None);
 }
 
+/// W10, T03: half-done work is kept past its retention, flagged once, and goes on where its request comes back.
+#[test]
+fn work_that_stopped_at_a_recovery_point_is_flagged_and_never_expires() {
+    let mut record = retryable(Effects::Local);
+    record.progress.recovery_point = Some("ride_created".into());
+    let expiry = at(HOUR);
+    assert_eq!(machine::expires(&record.draft()), None);
+    assert_eq!(machine::due(&record.draft()).stamp(at(0)), Some(expiry));
+    let before = Timestamp::from_micros(expiry.as_micros() - 1);
+    assert_eq!(machine::sweep(&seen(record.clone(), before)), None);
+    for now in [expiry, at(999 * HOUR)] {
+        assert!(!machine::may_reap(&record, now));
+        let resumed = decide(Some(&seen(record.clone(), now)), 1, Admission::Run, &policy(Effects::Local));
+        assert_eq!(resumed, "begin running 2, after charge", "it goes on, however late");
+    }
+    let flagged = machine::sweep(&seen(record.clone(), expiry)).expect("it is flagged").stamp(expiry);
+    assert_eq!(machine::unknown_since(&flagged), Some(expiry));
+    assert!(!machine::became_unknown(&flagged), "it is flagged, and not unknown");
+    assert!(machine::facts(&flagged).dead_letter);
+    assert_eq!(flagged.progress, record.progress);
+    assert_eq!(machine::due(&flagged.draft()), Due::default(), "once is enough");
+    assert_eq!(machine::sweep(&seen(flagged.clone(), at(999 * HOUR))), None);
+    assert!(!machine::may_reap(&flagged, at(999 * HOUR)));
+    let resumed =
+        decide(Some(&seen(flagged.clone(), at(999 * HOUR))), 1, Admission::Run, &policy(Effects::Local));
+    assert_eq!(resumed, "begin running 2, after charge");
+    let said = machine::why(&seen(flagged.clone(), at(999 * HOUR)), |_| String::new());
+    assert!(said.contains("\"ride_created\"") && said.contains("a person has to decide"), "{said}");
+    let flagged = seen(flagged, at(999 * HOUR));
+    assert_eq!(machine::forget(&flagged, FRESH, Force::No), Forget::Unknown, "a part of it is done");
+    let Forget::Write(forgotten) = machine::forget(&flagged, FRESH, Force::Yes) else {
+        panic!("a person who insists may forget it")
+    };
+    assert!(machine::may_reap(&forgotten.stamp(at(999 * HOUR)), at(999 * HOUR)));
+}
+
+/// W10, U04: half-done work that relies on downstream's memory is flagged in time, and unknown once that may be gone.
+#[test]
+fn half_done_work_in_doubt_is_due_for_both() {
+    let mut record = Record { relies_on_memory: true, ..retryable(Effects::Keyed) };
+    record.progress.recovery_point = Some("ride_created".into());
+    assert_eq!(machine::due(&record.draft()).stamp(at(0)), Some(at(HOUR)));
+    let flagged = machine::sweep(&seen(record, at(HOUR))).expect("it is flagged").stamp(at(HOUR));
+    assert!(machine::facts(&flagged).dead_letter);
+    let forgets_at = machine::due(&flagged.draft()).stamp(at(HOUR)).expect("downstream forgets");
+    let unknown = machine::sweep(&seen(flagged, forgets_at)).expect("it is unknown");
+    assert!(words(&unknown).starts_with("unknown"), "{}", words(&unknown));
+}
+
+/// W10: accepted work that is half done is not given up with a 408: a part of it is done.
+#[test]
+fn accepted_work_that_is_half_done_is_not_given_up() {
+    let mut record = pending(Effects::Local);
+    record.progress.recovery_point = Some("ride_created".into());
+    let draft = machine::sweep(&seen(record, at(HOUR))).expect("its acceptance has run out");
+    assert!(words(&draft).starts_with("retryable"), "{}", words(&draft));
+}
+
+/// W03: phases that are not those of the record are doubt, though the work is local.
+#[test]
+fn a_handler_whose_phases_changed_leaves_the_record_unknown() {
+    let record = state("running", Effects::Local).unwrap();
+    let Finish::Write(draft) =
+        machine::finish(Some(&seen(record, at(0))), OWN, &Outcome::Unknown(Reason::Changed))
+    else {
+        panic!("it is written")
+    };
+    assert!(words(&draft).starts_with("unknown"), "{}", words(&draft));
+}
+
+/// W04: a keyed call that may have reached downstream is made again under its own name: it stays on record.
+#[test]
+fn a_call_in_doubt_stays_on_record_until_its_result_does() {
+    for (effects, is_kept) in [(Effects::Keyed, true), (Effects::Local, false)] {
+        let mut record = lapsed(Effects::Local);
+        record.progress.calling = Some(Calling { phase: "charge".into(), effects });
+        let decided = asked(1, Admission::Run, &policy(Effects::Local), |request| {
+            machine::decide(Some(&seen(record, at(0))), request)
+        });
+        let Decision::Begin(draft) = decided else { panic!("{decided:?}") };
+        assert_eq!(draft.progress.calling.is_some(), is_kept, "{effects:?}");
+    }
+}
+
+/// W03: the results of phases end with the progress that they belong to.
+#[test]
+fn results_end_with_the_use_of_their_key() {
+    let mut record = completed(Effects::Local, None);
+    record.progress.recovery_point = Some("charged".into());
+    let expired = seen(record, at(HOUR));
+    let Decision::Begin(anew) =
+        asked(1, Admission::Run, &policy(Effects::Local), |request| machine::decide(Some(&expired), request))
+    else {
+        panic!("it has expired")
+    };
+    assert!(machine::ends_progress(Some(&expired), &anew));
+    assert!(!machine::ends_progress(Some(&expired), &expired.record.draft()));
+    assert!(!machine::ends_progress(None, &anew));
+}
+
 /// U03, U04: an embedded store has one owner, so whoever opens it next knows that no attempt runs, whatever the leases say.
 #[test]
 fn an_attempt_whose_process_is_dead_is_lost_though_its_lease_lasts() {
@@ -989,6 +1184,24 @@ fn a_copy_answers_as_its_record_would_and_runs_nothing() {
     }
 }
 
+/// W09, X02: while a transaction holds the record, an attempt that runs is in progress also past its lease; otherwise as from
+/// a copy.
+#[test]
+fn a_record_that_is_held_answers_as_a_copy_and_what_runs_is_in_progress() {
+    for name in STATES.into_iter().filter(|name| *name != "absent") {
+        for effects in [Effects::Local, Effects::Keyed, Effects::Queryable, Effects::Opaque] {
+            let (held, policy) = (seen(state(name, effects).unwrap(), at(0)), policy(effects));
+            let same = match answer_from_copy(&held, 1, &policy) {
+                ask if ask == "ask" && name.starts_with("running") => "refuse in progress".to_owned(),
+                told => told,
+            };
+            assert_eq!(answer_while_held(&held, 1, &policy), same, "{name}, {effects:?}");
+            let other = answer_from_copy(&held, 9, &policy);
+            assert_eq!(answer_while_held(&held, 9, &policy), other, "{name}, {effects:?}, another body");
+        }
+    }
+}
+
 /// X04, T02: not replayable in the very microsecond in which it expires.
 #[test]
 fn a_copy_is_replayed_until_the_moment_it_expires() {
@@ -1008,7 +1221,8 @@ fn a_copy_is_replayed_until_the_moment_it_expires() {
 fn the_last_rerun_is_allowed_just_before_it_is_due_for_doubt() {
     let last = at(23 * HOUR - 330);
     let in_doubt = |state| Record { relies_on_memory: true, ..record(Effects::Keyed, 0, state) };
-    let retryable = in_doubt(State::Retryable { retry_after: None, expires_at: at(24 * HOUR) });
+    let retryable =
+        in_doubt(State::Retryable { retry_after: None, expires_at: at(24 * HOUR), stuck_since: None });
     let pending = in_doubt(State::Pending { expires_at: at(24 * HOUR) });
     for record in [&retryable, &pending] {
         assert_eq!(machine::due(&record.draft()).stamp(at(0)), Some(last));
@@ -1018,7 +1232,7 @@ fn the_last_rerun_is_allowed_just_before_it_is_due_for_doubt() {
         let (retryable, pending) = (seen(retryable.clone(), now), seen(pending.clone(), now));
         let decided = decide(Some(&retryable), 1, Admission::Run, &policy(Effects::Keyed));
         assert_eq!(decided.starts_with("begin running 2"), is_allowed, "{micros}: {decided}");
-        assert_eq!(machine::claim(&pending, FRESH).is_some(), is_allowed, "{micros}");
+        assert_eq!(machine::claim(&pending, FRESH, PAUSE_MAX).is_some(), is_allowed, "{micros}");
         for seen in [&retryable, &pending] {
             assert_eq!(machine::sweep(seen).is_none(), is_allowed, "{micros}: {seen:?}");
         }
@@ -1028,7 +1242,11 @@ fn the_last_rerun_is_allowed_just_before_it_is_due_for_doubt() {
 /// T03: until when doubt is kept nobody knows, so no caller is told a date.
 #[test]
 fn doubt_is_told_without_a_date() {
-    let retryable = record(Effects::Keyed, 60, State::Retryable { retry_after: None, expires_at: at(HOUR) });
+    let retryable = record(
+        Effects::Keyed,
+        60,
+        State::Retryable { retry_after: None, expires_at: at(HOUR), stuck_since: None },
+    );
     let in_doubt = Record { relies_on_memory: true, ..retryable.clone() };
     for (record, told) in [(retryable, Some(at(HOUR))), (in_doubt, None)] {
         let standing = machine::standing(Some(&seen(record, at(0))), &policy(Effects::Keyed));
@@ -1039,7 +1257,7 @@ fn doubt_is_told_without_a_date() {
 /// U04: spans that are out of all proportion neither overflow nor allow anything.
 #[test]
 fn a_memory_shorter_than_a_rerun_is_over_from_the_start() {
-    let state = State::Retryable { retry_after: None, expires_at: at(HOUR) };
+    let state = State::Retryable { retry_after: None, expires_at: at(HOUR), stuck_since: None };
     let mut record = Record { relies_on_memory: true, ..record(Effects::Keyed, 0, state) };
     for (memory, deadline) in [(0, 300), (329, 300), (HOUR.unsigned_abs(), u64::MAX)] {
         record.terms.downstream_retention = Duration::from_secs(memory);
@@ -1169,8 +1387,8 @@ fn check_moment(record: &Record, now: Timestamp) {
     check_history(record);
     check_actions(&seen(record.clone(), now));
     let is_finished = matches!(record.state, State::Completed { .. } | State::Retryable { .. });
-    let is_in_doubt = record.relies_on_memory && matches!(record.state, State::Retryable { .. });
-    let is_settled = is_finished && !is_in_doubt;
+    let is_open = record.relies_on_memory || record.accepted.is_some();
+    let is_settled = is_finished && !(is_open && matches!(record.state, State::Retryable { .. }));
     assert!(is_settled || !machine::may_reap(record, now), "an open record may not be deleted");
     let view = seen(record.clone(), now);
     assert_eq!(
@@ -1243,6 +1461,7 @@ fn step(was: Option<&Record>, event: &str, effects: Effects, now: Timestamp, fre
             policy: &policy,
             token: fresh,
             admission,
+            trace: None,
         };
         return match machine::decide(view.as_ref(), &request) {
             Decision::Begin(draft) | Decision::Settle(draft) => Some(draft.stamp(now)),
@@ -1252,13 +1471,14 @@ fn step(was: Option<&Record>, event: &str, effects: Effects, now: Timestamp, fre
     if event.starts_with("renew") {
         return match machine::renew(view.as_ref(), token) {
             Renewal::Write(draft) => Some(draft.stamp(now)),
-            Renewal::Lost => None,
+            Renewal::Completed | Renewal::Lost => None,
         };
     }
     let view = view?;
     let draft = match event.trim_end_matches(" foreign") {
         "sweep" => machine::sweep(&view),
-        "claim" => machine::claim(&view, fresh),
+        "claim" => machine::claim(&view, fresh, PAUSE_MAX),
+        "cancel" => machine::cancel(&view),
         "commit" => machine::commit_phase(&view, token, &phase),
         "call" => machine::call(&view, token, Calling { phase, effects: Effects::Keyed }),
         "forget" => erased(machine::forget(&view, fresh, Force::No)),
@@ -1266,7 +1486,7 @@ fn step(was: Option<&Record>, event: &str, effects: Effects, now: Timestamp, fre
         "reap" | "due" | "standing" => None,
         "ask" => machine::ask(&view, Duration::from_secs(20)),
         "probe failed" => machine::probe_failed(&view, BACKOFF, "503"),
-        "stop asking" => machine::stop_asking(&view),
+        "stop asking" => machine::schedule(&view, None),
         "abandon" => machine::abandon(&view),
         verdict => {
             let earlier = view.record.history.tokens.first().copied().unwrap_or(FOREIGN);

@@ -3,6 +3,7 @@
 mod asking;
 mod fingerprint;
 mod history;
+mod json;
 mod key;
 mod machine;
 mod sample;

@@ -12,14 +12,16 @@ use onlyonce_core::key::Key;
 use onlyonce_core::machine::{About, Backoff, Force, Ruling, Statement};
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{
-    Asking, Draft, Effects, Evidence, Progress, Reason, Record, Response, Revision, Seen, Source, State,
-    Token, Verdict,
+    Accepted, Asking, Draft, Effects, Evidence, Progress, Reason, Record, Response, Revision, Seen, Source,
+    State, Token, Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::Timestamp;
 
 pub(crate) const NOW: i64 = 1_000_000;
 pub(crate) const HOUR: i64 = 3_600;
+/// The longest pause between two attempts of accepted work.
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(4);
 /// From when on "did not happen" is believed, in seconds after the attempt began.
 pub(crate) const BELIEVED: i64 = 330;
 
@@ -81,7 +83,9 @@ pub(crate) fn record(effects: Effects, began: i64, state: State) -> Record {
         written_at: at(-began),
         progress: Progress::default(),
         evidence: None,
+        accepted: None,
         history: History::default(),
+        trace: None,
         state,
     }
 }
@@ -106,7 +110,7 @@ pub(crate) fn unknown(effects: Effects) -> Record {
 }
 
 pub(crate) fn retryable(effects: Effects) -> Record {
-    record(effects, 60, State::Retryable { retry_after: None, expires_at: at(HOUR) })
+    record(effects, 60, State::Retryable { retry_after: None, expires_at: at(HOUR), stuck_since: None })
 }
 
 pub(crate) fn completed(effects: Effects, response: Option<Arc<Response>>) -> Record {
@@ -117,6 +121,11 @@ pub(crate) fn completed(effects: Effects, response: Option<Arc<Response>>) -> Re
 pub(crate) fn pending(effects: Effects) -> Record {
     let state = State::Pending { expires_at: at(HOUR) };
     Record { attempt: 0, ..record(effects, 60, state) }
+}
+
+/// The same record as accepted work that is run again for so many seconds.
+pub(crate) fn accepted(record: Record, seconds: i64) -> Record {
+    Record { accepted: Some(Accepted { until: at(seconds), pause_max: PAUSE_MAX }), ..record }
 }
 
 /// The same record after a webhook said so while its attempt ran.

@@ -24,6 +24,8 @@ use onlyonce_core::refusal::Refusal;
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::Timestamp;
 
+use crate::sample::PAUSE_MAX;
+
 /// Tells a story under the default policy with these effects.
 fn check(effects: Effects, story: &str) {
     check_with(Policy { effects, retention: Duration::from_secs(1_000), ..Policy::default() }, story);
@@ -63,6 +65,10 @@ impl Stage {
             (_, "begins with another body") => self.begin(who, 2, Admission::Run),
             (_, "asks to be accepted") => self.begin(who, 1, Admission::Accept),
             ("worker", claims) => self.claim(claims.trim_start_matches("claims for ")),
+            ("caller", _) => {
+                let seen = self.seen().expect("accepted work has a record");
+                self.swap_or(machine::cancel(&seen), "not cancelled")
+            }
             ("sweeper", _) => self.sweep(),
             ("reaper", _) => self.reap(),
             ("probe", says) => self.rule(says, Source::Probe, Force::No),
@@ -75,6 +81,7 @@ impl Stage {
             },
             (_, "renews") => match machine::renew(self.seen().as_ref(), self.tokens[who]) {
                 Renewal::Write(draft) => self.swap(draft),
+                Renewal::Completed => "completed".into(),
                 Renewal::Lost => "lost".into(),
             },
             (_, "commits charge") => {
@@ -122,6 +129,7 @@ impl Stage {
             policy: &policy,
             token,
             admission,
+            trace: None,
         };
         match machine::decide(self.seen().as_ref(), &request) {
             Decision::Begin(draft) => {
@@ -145,7 +153,7 @@ impl Stage {
         let token = self.mint();
         self.tokens.insert(whom.into(), token);
         let seen = self.seen().expect("accepted work has a record");
-        self.swap_or(machine::claim(&seen, token), "nothing to claim")
+        self.swap_or(machine::claim(&seen, token, PAUSE_MAX), "nothing to claim")
     }
 
     fn call(&mut self, who: &str) -> String {
@@ -552,6 +560,100 @@ fn accepted_work_that_nobody_ran_in_time_is_answered_with_408() {
         t=1    worker claims for A   -> attempt 1
         t=2    worker claims for B   -> nothing to claim
         t=3    A completes 201       -> completed 201
+        ",
+    );
+}
+
+/// W07, T04: what did not run is run again after a pause that doubles up to its bound, until the acceptance has run out.
+#[test]
+fn accepted_work_that_did_not_run_is_run_again_by_a_worker() {
+    check(
+        Effects::Opaque,
+        "
+        t=0    A asks to be accepted -> pending
+        t=1    worker claims for W   -> attempt 1
+        t=2    W did not run         -> retryable
+        t=2    worker claims for W   -> nothing to claim
+        t=2    A asks to be accepted -> refuse in progress, retry after 1
+        t=3    worker claims for W   -> attempt 2
+        t=4    W did not run         -> retryable
+        t=5    worker claims for W   -> nothing to claim
+        t=6    worker claims for W   -> attempt 3
+        t=7    W did not run         -> retryable
+        t=11   worker claims for W   -> attempt 4
+        t=12   W did not run         -> retryable
+        t=15   worker claims for W   -> nothing to claim
+        t=16   worker claims for W   -> attempt 5
+        t=17   W did not run         -> retryable
+        t=18   A begins              -> attempt 6
+        t=19   A did not run         -> retryable
+        t=999  reaper reaps          -> kept
+        t=1000 worker claims for W   -> nothing to claim
+        t=1000 sweeper sweeps        -> completed 408
+        ",
+    );
+}
+
+/// W07: a lost attempt of accepted work runs again by itself where that is safe, and is unknown elsewhere.
+#[test]
+fn lost_accepted_work_runs_again_by_itself_only_where_that_is_safe() {
+    for effects in [Effects::Local, Effects::Keyed] {
+        check(
+            effects,
+            "
+            t=0    A asks to be accepted -> pending
+            t=1    worker claims for W   -> attempt 1
+            t=31   sweeper sweeps        -> retryable
+            t=32   worker claims for V   -> attempt 2
+            t=33   V completes 201       -> completed 201
+            t=34   W completes 201       -> superseded
+            ",
+        );
+    }
+    for effects in [Effects::Queryable, Effects::Opaque] {
+        check(
+            effects,
+            "
+            t=0    A asks to be accepted -> pending
+            t=1    worker claims for W   -> attempt 1
+            t=31   sweeper sweeps        -> unknown
+            t=32   worker claims for V   -> nothing to claim
+            t=33   W completes 201       -> completed 201
+            ",
+        );
+    }
+}
+
+/// W07: only what has not begun, or did not run, is cancelled.
+#[test]
+fn a_caller_cancels_what_waits_and_nothing_else() {
+    check(
+        Effects::Opaque,
+        "
+        t=0    A asks to be accepted -> pending
+        t=1    caller cancels        -> completed 408
+        t=2    caller cancels        -> not cancelled
+        t=2    worker claims for W   -> nothing to claim
+        t=3    A begins              -> replay 408
+        ",
+    );
+    check(
+        Effects::Keyed,
+        "
+        t=0    A asks to be accepted -> pending
+        t=1    worker claims for W   -> attempt 1
+        t=2    caller cancels        -> not cancelled
+        t=3    W did not run         -> retryable
+        t=4    caller cancels        -> completed 408
+        ",
+    );
+    check(
+        Effects::Keyed,
+        "
+        t=0    A asks to be accepted -> pending
+        t=1    worker claims for W   -> attempt 1
+        t=31   sweeper sweeps        -> retryable
+        t=32   caller cancels        -> not cancelled
         ",
     );
 }

@@ -529,6 +529,7 @@ fn decide(now: &Seen) -> Decision {
         policy: &policy,
         token: FRESH,
         admission: Admission::Run,
+        trace: None,
     };
     machine::decide(Some(now), &request)
 }

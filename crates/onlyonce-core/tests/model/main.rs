@@ -31,9 +31,11 @@
 //! ([`world::World::mistaken`]). Every other promise still is. A person who insists that it happened is right.
 //!
 //! # What is left out
-//! Phases, fingerprints, answers without a body and declined ones, the reconciler's back-off (it may ask at any moment),
+//! Fingerprints, answers without a body and declined ones, the reconciler's back-off (it may ask at any moment),
 //! `on_expired = "gone"`, the history: `tests/it` has those. The bound of the search is [`world::TOKENS_MAX`] tokens in one
 //! world; nothing else is cut off.
+//!
+//! Phases have a small world of their own, in [`phases`].
 //!
 //! # What it shows
 //! Each promise of [`promises`] holds in every reachable world, for each kind of effects; the worlds that matter were
@@ -45,6 +47,7 @@ use onlyonce_core::record::Effects;
 use stateright::{Checker, HasDiscoveries, Model};
 
 mod attempts;
+mod phases;
 mod promises;
 mod row;
 mod rules;

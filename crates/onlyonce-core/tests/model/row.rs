@@ -12,8 +12,8 @@ use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Asking, Draft, Effects, Evidence, Progress, Reason, Record, Response, Revision, Seen, Source, State,
-    Terms, Token, Verdict,
+    Accepted, Asking, Draft, Effects, Evidence, Progress, Reason, Record, Response, Revision, Seen, Source,
+    State, Terms, Token, Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::Timestamp;
@@ -42,6 +42,8 @@ pub(crate) struct Row {
     pub earlier: u8,
     /// What a webhook said while the attempt ran.
     pub evidence: Option<Heard>,
+    /// Until when accepted work that has begun is run again.
+    pub accepted: Option<Ticks>,
     pub state: Where,
 }
 
@@ -120,6 +122,9 @@ impl Row {
             let verdict = heard.verdict();
             Box::new(Evidence { verdict, by: Source::Webhook, at: moment(0), attempt: 0, source: None })
         });
+        // It is claimed again at any moment: the pauses do not matter here.
+        let accepted = |until| Accepted { until: moment(until), pause_max: Duration::ZERO };
+        record.accepted = self.accepted.map(accepted);
         record.history.tokens = (1..8).filter(|number| self.is_earlier(*number)).map(token).collect();
         record.state = self.state.state();
         Seen { record: Arc::new(record), revision: Revision(0), now: moment(now) }
@@ -138,6 +143,7 @@ impl Row {
             began_at: ticks(record.began_at),
             earlier: record.history.tokens.iter().map(|token| bit(token.0[0])).fold(0, |all, bit| all | bit),
             evidence: record.evidence.and_then(|evidence| Heard::of(&evidence.verdict)),
+            accepted: record.accepted.map(|accepted| ticks(accepted.until)),
             state: Where::of(&record.state),
         }
     }
@@ -152,6 +158,9 @@ impl Row {
         let age = |moment: &mut Ticks, back: Ticks| *moment = (*moment - 1).max(-back);
         age(&mut self.created_at, spans.created_back());
         age(&mut self.began_at, spans.began_back());
+        if let Some(until) = &mut self.accepted {
+            age(until, VIEW_AGE_MAX);
+        }
         match &mut self.state {
             Where::Pending { expires_at: at }
             | Where::Running { lapses_at: at }
@@ -169,7 +178,7 @@ impl Row {
 
     /// By the store's clock, and without asking the machine: this row is settled, and its time is over.
     pub(crate) fn has_expired(&self) -> bool {
-        self.is_past_retention() && !self.is_in_doubt()
+        self.is_past_retention() && !self.is_in_doubt() && self.accepted.is_none()
     }
 
     /// It may run again, though the work may have been done.
@@ -196,7 +205,7 @@ impl Where {
                 expires_at: moment(expires_at),
             },
             Self::Retryable { expires_at } => {
-                State::Retryable { retry_after: None, expires_at: moment(expires_at) }
+                State::Retryable { retry_after: None, expires_at: moment(expires_at), stuck_since: None }
             }
             Self::Unknown => State::Unknown {
                 reason: Reason::Lapsed,
@@ -294,7 +303,9 @@ pub(crate) static BLANK: LazyLock<Record> = LazyLock::new(|| Record {
     written_at: moment(0),
     progress: Progress::default(),
     evidence: None,
+    accepted: None,
     history: History::default(),
+    trace: None,
     state: State::Unknown {
         reason: Reason::Lapsed,
         since: moment(0),

@@ -94,7 +94,7 @@ pub(crate) enum Fault {
 }
 
 /// The reconciler's back-off does not matter here: it may ask at any moment.
-const BACKOFF: Backoff = Backoff {
+pub(crate) const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     max: Duration::from_secs(1),
     tries_max: u32::MAX,
@@ -156,6 +156,7 @@ impl Rules {
             policy: &self.policy,
             token: token(number),
             admission,
+            trace: None,
         };
         machine::decide(seen.as_ref(), &request)
     }
@@ -163,13 +164,13 @@ impl Rules {
     pub(crate) fn claim(&self, row: &Row, number: u8) -> Option<Box<Draft>> {
         let mut row = row.clone();
         row.relies_on_memory &= !self.has(Fault::ClaimTrustsMemory);
-        machine::claim(&self.seen(&row, 0), token(number))
+        machine::claim(&self.seen(&row, 0), token(number), Duration::ZERO)
     }
 
     pub(crate) fn renew(&self, row: Option<&Row>, number: u8) -> Option<Box<Draft>> {
         match machine::renew(row.map(|row| self.seen(row, 0)).as_ref(), token(number)) {
             Renewal::Write(draft) => Some(draft),
-            Renewal::Lost => None,
+            Renewal::Completed | Renewal::Lost => None,
         }
     }
 

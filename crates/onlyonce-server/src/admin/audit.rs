@@ -18,6 +18,19 @@ use super::refusal::{Code, Refusal};
 use super::who::Caller;
 use crate::view;
 
+/// Every action that an entry can have, for the filters of the API and of `onlyonce log`.
+pub(crate) const ACTIONS: [&str; 9] = [
+    "verdict",
+    "forget",
+    "purge",
+    "redrive",
+    "discard",
+    "read_response",
+    "read_payload",
+    "reload",
+    "contradiction",
+];
+
 /// `GET /v1/audit`
 pub(super) async fn list(mut call: Call) -> Result<Response, Refusal> {
     call.check()?;
@@ -99,11 +112,11 @@ pub(super) async fn keep_refusal(
         ..entry(caller.operator(&head.headers), action, "refused")
     };
     if let Err(error) = admin.engine.write_audit(refused).await {
-        tracing::warn!(%error, code = code.as_str(), "a request was refused, and the audit log did not take it");
+        tracing::warn!(%error, code = code.as_str(), "a request was refused, but the audit entry could not be written");
     }
 }
 
-fn entry(operator: Operator, action: &str, result: &str) -> Entry {
+pub(super) fn entry(operator: Operator, action: &str, result: &str) -> Entry {
     let Operator { who, role, claims, from, via } = operator;
     Entry {
         id: entry_id(),

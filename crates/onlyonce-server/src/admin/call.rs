@@ -1,5 +1,6 @@
 //! A request that was let in: what it asks for, and everything that is wrong with it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,6 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, IF_MATCH};
 use http::request::Parts;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use onlyonce::Force;
 use onlyonce::key::Key;
 use onlyonce::operate::Order;
@@ -21,6 +21,7 @@ use super::endpoint::Endpoint;
 use super::parameter::{Fault, Parameters, Plus, decoded, no_scope, scope};
 use super::refusal::{Code, Refusal};
 use super::who::{self, Caller};
+use crate::whole::{self, Unread};
 
 /// How long a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
@@ -43,6 +44,8 @@ pub(super) struct Call {
 pub(super) struct Target {
     pub(super) scope: Option<[u8; 32]>,
     pub(super) key: Option<Key>,
+    /// A message's number.
+    pub(super) number: Option<u64>,
 }
 
 impl Target {
@@ -62,6 +65,14 @@ impl Target {
                     if target.key.is_none() {
                         let detail = format!("\"{text}\" is not percent-encoded UTF-8");
                         faults.push(Fault::new("path.key", detail));
+                    }
+                }
+                "{id}" => {
+                    target.number = text.parse().ok().filter(|_| !text.starts_with('+'));
+                    if target.number.is_none() {
+                        let detail =
+                            format!("\"{text}\" is not the number of a message; GET /v1/outbox lists them");
+                        faults.push(Fault::new("path.id", detail));
                     }
                 }
                 _ => {}
@@ -112,6 +123,11 @@ impl Call {
     /// The record of its path, once it was checked.
     pub(super) fn id(&self) -> Id {
         self.target.id().expect("a path without a scope and a key is a fault, and was refused")
+    }
+
+    /// The message of its path, once it was checked.
+    pub(super) fn number(&self) -> u64 {
+        self.target.number.expect("a path without a number is a fault, and was refused")
     }
 
     /// The record's name for people, once it was checked.
@@ -169,10 +185,10 @@ impl Call {
         if length.is_some_and(|length: usize| length > bytes_max) {
             return Err(too_large());
         }
-        match timeout(BODY_WITHIN, Limited::new(body, bytes_max).collect()).await {
-            Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) | Err(_) => {
+        match timeout(BODY_WITHIN, whole::read(pin!(body), bytes_max as u64, |_| true)).await {
+            Ok(Ok(whole)) => Ok(whole),
+            Ok(Err(Unread::TooLarge)) => Err(too_large()),
+            Ok(Err(Unread::NoRoom | Unread::Broken)) | Err(_) => {
                 let fault = Fault::new("body", "could not be read to its end; send it again");
                 Err(Refusal::invalid(Code::RequestInvalid, &[fault]))
             }

@@ -12,7 +12,7 @@ use onlyonce::machine::{self, Refused};
 use onlyonce::operate::{self, Applied, Forgotten, Judged, Order, Saying};
 use onlyonce::record::{Seen, Token};
 use onlyonce::store::Error;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::call::Call;
 use super::keys;
@@ -20,8 +20,6 @@ use super::refusal::{Code, Refusal};
 use super::verdict::{self, Said};
 use crate::view;
 
-/// The result of an order that was only asked about.
-const WOULD_APPLY: &str = "would-apply";
 /// A token that no attempt has.
 const NOBODYS: Token = Token([0; 16]);
 
@@ -54,8 +52,7 @@ pub(super) async fn verdict(mut call: Call, body: Body) -> Result<Response, Refu
 }
 
 fn judged_as(result: &str, call: &Call, order: &Order, applied: &Applied) -> Response {
-    let result = if order.dry_run { WOULD_APPLY } else { result };
-    let mut response = Json(view::applied(&call.admin.engine, result, applied)).into_response();
+    let mut response = Json(view::applied(&call.admin.engine, result, applied, order)).into_response();
     response.headers_mut().insert(ETAG, keys::revision(&applied.after));
     response
 }
@@ -65,12 +62,7 @@ pub(super) async fn forget(mut call: Call) -> Result<Response, Refusal> {
     let order = order(&mut call)?;
     let (engine, id, ordered) = (call.admin.engine.clone(), call.id(), order.clone());
     match carried_out(async move { engine.forget(id, &ordered).await }).await? {
-        Forgotten::Done(applied) => Ok(Json(json!({
-            "result": if order.dry_run { WOULD_APPLY } else { "forgotten" },
-            "before": view::item(&applied.before),
-            "audit": applied.audit.as_deref(),
-        }))
-        .into_response()),
+        Forgotten::Done(applied) => Ok(Json(view::forgotten(&applied, &order)).into_response()),
         Forgotten::Refused(refusal) => Err(refused(&call, &refusal)),
     }
 }
@@ -80,22 +72,11 @@ pub(super) async fn purge(mut call: Call) -> Result<Response, Refusal> {
     let order = order(&mut call)?;
     let (engine, scope, ordered) = (call.admin.engine.clone(), call.scope(), order.clone());
     let purged = carried_out(async move { engine.purge(scope, &ordered).await }).await?;
-    let result = match (order.dry_run, purged.is_whole()) {
-        (true, _) => WOULD_APPLY,
-        (false, true) => "done",
-        (false, false) => "partly",
-    };
-    Ok(Json(json!({
-        "result": result,
-        "forgotten": purged.forgotten,
-        "kept": { "running": purged.kept.running, "unknown": purged.kept.unknown },
-        "audit": purged.audit.as_deref(),
-    }))
-    .into_response())
+    Ok(Json(view::purged(&purged, &order)).into_response())
 }
 
 /// The order of a request that says its reason in the query.
-fn order(call: &mut Call) -> Result<Order, Refusal> {
+pub(super) fn order(call: &mut Call) -> Result<Order, Refusal> {
     let reason = call.query.text("reason").unwrap_or_default();
     let order = call.order(reason);
     call.check()?;
@@ -103,15 +84,14 @@ fn order(call: &mut Call) -> Result<Order, Refusal> {
 }
 
 /// Carries an order out in a task of its own.
-async fn carried_out<T: Send + 'static>(
+pub(super) async fn carried_out<T: Send + 'static>(
     order: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Refusal> {
     match tokio::spawn(order).await {
         Ok(done) => Ok(done?),
         Err(error) => {
-            tracing::error!(%error, "an order was not carried out to its end");
-            let detail =
-                "the node is being stopped; look at the record or the audit log before ordering it again";
+            tracing::error!(%error, "an operator's change was interrupted");
+            let detail = "the node is being stopped; look at the record or the audit log before you send the change again";
             Err(Refusal::new(Code::StoreUnavailable, detail))
         }
     }
@@ -122,9 +102,7 @@ fn refused(call: &Call, refusal: &operate::Refusal) -> Refusal {
     match refusal {
         operate::Refusal::Absent => keys::not_found(call),
         operate::Refusal::Changed(seen) => {
-            let detail =
-                "the record is no longer at the revision of If-Match; look at it again, and decide anew"
-                    .to_owned();
+            let detail = "the record no longer has the revision in If-Match; load it again".to_owned();
             Refusal::new(Code::RecordChanged, detail)
                 .with("revision", view::revision(seen))
                 .with_header(ETAG, keys::revision(seen))
@@ -138,7 +116,7 @@ fn by_rules(call: &Call, refused: Refused, seen: &Seen) -> Refusal {
     match refused {
         Refused::StillRunning => {
             let detail = format!(
-                "attempt {} of {record} still runs; wait until its lease lapses, or insist with force=true, which supersedes it",
+                "attempt {} of {record} is still running; wait until its lease lapses, or use force=true, which supersedes it",
                 seen.record.attempt
             );
             let moment = |at: Option<_>| at.map_or(Value::Null, |at| view::moment(at).into());
@@ -149,14 +127,14 @@ fn by_rules(call: &Call, refused: Refused, seen: &Seen) -> Refusal {
         Refused::TooEarly(believed_at) => {
             let earliest = view::moment(believed_at);
             let detail = format!(
-                "the work of {record} may still happen; that it did not is believed from {earliest} on, or now with final, if it never can, or with force=true"
+                "the work of {record} may still happen; did-not-happen is allowed from {earliest} on, or now with final, if it never can, or with force=true"
             );
             Refusal::new(Code::VerdictTooEarly, detail).with("earliest", earliest)
         }
         Refused::Settled => {
             let state = seen.record.state.name();
             let detail = format!(
-                "the record of {record} is {state}: a retryable one takes only happened, with the token of its last attempt; a pending or completed one takes no verdict, and can be forgotten"
+                "the record of {record} is {state}: a retryable record accepts only happened, with the token of its last attempt; a pending or completed record accepts no verdict, but can be forgotten"
             );
             Refusal::new(Code::RecordSettled, detail)
                 .with("state", state.as_str())
@@ -165,7 +143,7 @@ fn by_rules(call: &Call, refused: Refused, seen: &Seen) -> Refusal {
         Refused::Unknown => Refusal::new(
             Code::RecordUnknown,
             format!(
-                "nobody knows whether the work of {record} ran, and a retry would run it again; give the verdict happened or did-not-happen instead, or insist with force=true"
+                "the work of {record} may have been done, fully or in part, and a retry would run it again; give the verdict happened or did-not-happen instead, or use force=true"
             ),
         ),
         Refused::NothingToAsk => Refusal::new(

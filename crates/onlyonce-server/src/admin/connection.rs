@@ -4,7 +4,10 @@
 //!    having been let in.
 //! 2. A connection whose peer does not take what is sent to it is closed: an event stream that nobody reads would otherwise
 //!    stay for ever.
+//! 3. There are at most [`CONNECTIONS_MAX`]. For one more, the one that has been idle longest is closed, so that a question about health is
+//!    answered whoever else is connected.
 
+use std::convert::Infallible;
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -15,6 +18,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::Request;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -26,6 +30,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 use tower_service::Service;
 
+use crate::gateway::{Connections, Entered, Seldom};
+
+/// More than operators and their tools have, and less than the descriptors that are left for them.
+const CONNECTIONS_MAX: usize = 128;
 /// How long a request's head may take, and how long nothing may be asked.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// How long a peer may take nothing of what is sent to it.
@@ -44,16 +52,23 @@ pub(super) async fn serve<E>(listener: TcpListener, routes: Router, ended: impl 
 where
     E: Future<Output = ()> + Send + 'static,
 {
+    let connections = Connections::new(CONNECTIONS_MAX);
+    let failed = Seldom::default();
     let mut open = JoinSet::new();
     let mut over = pin!(ended());
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    open.spawn(serve_one(stream, peer, routes.clone(), ended()));
+                    // Where every one is in use, this one is closed.
+                    if let Some(entered) = connections.enter().await {
+                        open.spawn(serve_one(stream, peer, routes.clone(), ended(), entered));
+                    }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection to the admin port was not accepted");
+                    if let Some(times) = failed.due() {
+                        tracing::warn!(%error, times, "a connection to the admin port was not accepted");
+                    }
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -65,11 +80,28 @@ where
     while open.join_next().await.is_some() {}
 }
 
-async fn serve_one(stream: TcpStream, peer: SocketAddr, routes: Router, ended: impl Future<Output = ()>) {
+async fn serve_one(
+    stream: TcpStream,
+    peer: SocketAddr,
+    routes: Router,
+    ended: impl Future<Output = ()>,
+    entered: Entered,
+) {
+    let Entered { place: _place, activity, told } = entered;
+    let asked = activity.clone();
     let answer = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(ConnectInfo(peer));
-        routes.clone().call(request)
+        let (answering, under_way) = (routes.clone().call(request), asked.request());
+        async move {
+            let Ok(response) = answering.await;
+            // It is under way until its body has ended.
+            let held = move |frame| {
+                let _ = &under_way;
+                frame
+            };
+            Ok::<_, Infallible>(response.map(|body| body.map_frame(held)))
+        }
     });
     let connection = Connection::new(stream);
     let serving = http1::Builder::new()
@@ -80,8 +112,11 @@ async fn serve_one(stream: TcpStream, peer: SocketAddr, routes: Router, ended: i
     // How a connection ends is its peer's affair.
     tokio::select! {
         _ = &mut serving => return,
-        () = ended => serving.as_mut().graceful_shutdown(),
+        // What was asked just before is answered.
+        _ = told => if activity.idle_since().is_some() { return },
+        () = ended => {}
     }
+    serving.as_mut().graceful_shutdown();
     let _ = serving.await;
 }
 
@@ -114,7 +149,7 @@ impl Connection {
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(TAKES_WITHIN)));
         match stalled.as_mut().poll(cx) {
             Poll::Ready(()) => {
-                Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "the peer does not take what is sent")))
+                Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "the client does not read what is sent")))
             }
             Poll::Pending => Poll::Pending,
         }
@@ -201,6 +236,54 @@ mod tests {
         };
         assert_eq!(failed.kind(), ErrorKind::TimedOut);
         assert!(began.elapsed() >= TAKES_WITHIN);
+    }
+
+    /// L06
+    #[tokio::test]
+    async fn those_that_ask_nothing_keep_nobody_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(serve(listener, Router::new(), std::future::pending::<()>));
+        let mut held = Vec::new();
+        for _ in 0..2 * CONNECTIONS_MAX {
+            held.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut peer = TcpStream::connect(address).await.unwrap();
+        peer.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+        serving.abort();
+    }
+
+    /// L06
+    #[tokio::test]
+    async fn a_peer_that_was_told_to_close_while_it_asks_is_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (peer, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (mut peer, (stream, from)) = (peer.unwrap(), accepted.unwrap());
+        let Entered { place, activity, .. } = Connections::new(1).enter().await.unwrap();
+        let (leave, told) = tokio::sync::oneshot::channel();
+        let leave = std::sync::Arc::new(std::sync::Mutex::new(Some(leave)));
+        // It is told while its answer is being made.
+        let answer = move || async move {
+            leave.lock().unwrap().take().unwrap().send(()).unwrap();
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            "answered"
+        };
+        let routes = Router::new().route("/", axum::routing::get(answer));
+        let entered = Entered { place, activity, told };
+        let serving = tokio::spawn(serve_one(stream, from, routes, std::future::pending(), entered));
+        peer.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("answered"), "{answer}");
+        serving.await.unwrap();
     }
 
     /// L06

@@ -37,8 +37,10 @@ pub(super) enum Unusable {
 impl Unusable {
     pub(super) fn says(self) -> &'static str {
         match self {
-            Self::Stale => "is more than an hour old; begin the list anew without one",
-            Self::Foreign => "is none of this list and its filters; begin the list anew without one",
+            Self::Stale => "is more than an hour old; start the list again without a cursor",
+            Self::Foreign => {
+                "does not belong to this list and its filters; start the list again without a cursor"
+            }
         }
     }
 }

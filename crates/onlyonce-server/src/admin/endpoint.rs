@@ -5,6 +5,7 @@
 
 use http::Method;
 
+use super::audit::ACTIONS;
 use super::parameter::{Kind, Parameter};
 use super::refusal::Code;
 use crate::config::Role;
@@ -43,10 +44,20 @@ pub(super) enum Name {
     Verdict,
     Forget,
     Purge,
+    Messages,
+    Message,
+    Payload,
+    Redrive,
+    RedriveMany,
+    Discard,
     Audit,
     Events,
     Overview,
     OpenApi,
+    Page,
+    Script,
+    Style,
+    Icon,
 }
 
 impl Name {
@@ -61,10 +72,20 @@ impl Name {
             Self::Verdict => "giveVerdict",
             Self::Forget => "forgetKey",
             Self::Purge => "purgeScope",
+            Self::Messages => "listMessages",
+            Self::Message => "showMessage",
+            Self::Payload => "showPayload",
+            Self::Redrive => "redriveMessage",
+            Self::RedriveMany => "redriveMessages",
+            Self::Discard => "discardMessage",
             Self::Audit => "listAudit",
             Self::Events => "watchEvents",
             Self::Overview => "showOverview",
             Self::OpenApi => "describe",
+            Self::Page => "showPage",
+            Self::Script => "showScript",
+            Self::Style => "showStyle",
+            Self::Icon => "showIcon",
         }
     }
 
@@ -75,15 +96,24 @@ impl Name {
             Self::Verdict => Some("verdict"),
             Self::Forget => Some("forget"),
             Self::Purge => Some("purge"),
+            Self::Payload => Some("read_payload"),
+            Self::Redrive | Self::RedriveMany => Some("redrive"),
+            Self::Discard => Some("discard"),
             Self::Healthz
             | Self::Readyz
             | Self::Metrics
             | Self::Keys
             | Self::Key
+            | Self::Messages
+            | Self::Message
             | Self::Audit
             | Self::Events
             | Self::Overview
-            | Self::OpenApi => None,
+            | Self::OpenApi
+            | Self::Page
+            | Self::Script
+            | Self::Style
+            | Self::Icon => None,
         }
     }
 }
@@ -93,6 +123,8 @@ impl Name {
 pub(super) enum Access {
     /// Everybody.
     Open,
+    /// Everybody once there are tokens: it holds no data, and asks for a token itself. Without tokens whoever may read.
+    Page,
     /// Whoever has at least this role.
     Needs(Role),
 }
@@ -113,6 +145,8 @@ pub(super) enum Answer {
     Text(&'static str),
     /// Whatever was stored, with its own status and headers.
     Stored,
+    /// The bytes of a message, with their media type.
+    Payload,
 }
 
 impl Endpoint {
@@ -124,11 +158,15 @@ impl Endpoint {
     /// Every refusal it knows.
     pub(super) fn codes(&self) -> Vec<Code> {
         let mut codes = Vec::new();
-        if let Access::Needs(role) = self.access {
-            codes.extend([Code::RequestInvalid, Code::Unauthorized, Code::HostRefused]);
-            match role {
-                Role::Read => {}
-                Role::Operate => codes.push(Code::Forbidden),
+        match self.access {
+            Access::Open => {}
+            Access::Page => codes.push(Code::HostRefused),
+            Access::Needs(role) => {
+                codes.extend([Code::RequestInvalid, Code::Unauthorized, Code::HostRefused]);
+                match role {
+                    Role::Read => {}
+                    Role::Operate => codes.push(Code::Forbidden),
+                }
             }
         }
         if self.is_change() {
@@ -145,31 +183,31 @@ impl Endpoint {
 const CURSOR: Parameter = Parameter {
     name: "cursor",
     kind: Kind::Text(1_000),
-    says: "Where to go on: `next` of the page before, asked for with the same filters. Good for an hour.",
+    says: "`next` of the previous page, with the same filters. Valid for an hour.",
 };
 const LIMIT: Parameter =
-    Parameter { name: "limit", kind: Kind::Limit, says: "How many items a page has at most." };
+    Parameter { name: "limit", kind: Kind::Limit, says: "The maximum number of items on a page." };
 const FORCE: Parameter = Parameter {
     name: "force",
     kind: Kind::Flag,
-    says: "Insist: against a lease that lives, an early hour, or doubt.",
+    says: "Override the refusals record_running, verdict_too_early and record_unknown.",
 };
 const DRY_RUN: Parameter = Parameter {
     name: "dry_run",
     kind: Kind::Flag,
-    says: "Answer as the change itself would, with the result `would-apply`, and write nothing, not even an audit entry.",
+    says: "Answer like the change itself, with the result `would-apply`, and write nothing, not even an audit entry.",
 };
 const REASON: Parameter =
-    Parameter { name: "reason", kind: Kind::Reason, says: "Why, for the audit log. Mandatory." };
+    Parameter { name: "reason", kind: Kind::Reason, says: "Why, for the audit log. Required." };
 const STATE: Parameter = Parameter {
     name: "state",
     kind: Kind::Word(&["pending", "running", "completed", "retryable", "unknown"]),
-    says: "Only records in this state. `unknown` comes with the oldest first.",
+    says: "Only records in this state. `unknown` and `pending` are listed oldest first.",
 };
 
 const AS: Header = Header {
     name: "Onlyonce-As",
-    says: "What the person calls itself. It is in the audit log beside the token's name; nobody verifies it.",
+    says: "The person's name, for the audit log, beside the token's name. It is not verified.",
 };
 const IF_MATCH: Header = Header {
     name: "If-Match",
@@ -177,7 +215,7 @@ const IF_MATCH: Header = Header {
 };
 const LAST_EVENT_ID: Header = Header {
     name: "Last-Event-ID",
-    says: "The id of the last event that was seen. The stream goes on after it, or begins with `resync`.",
+    says: "The id of the last event that was received. The stream continues after it, or begins with `resync`.",
 };
 
 /// All endpoints.
@@ -227,7 +265,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/keys",
         access: Access::Needs(Role::Read),
         summary: "Records, filtered and searched",
-        description: "A page may be shorter than its limit and still have a next one. Following `next` shows everything that was there from the first page to the last exactly once.",
+        description: "A page may be shorter than its limit and still have a next one. Following `next` shows every record that exists from the first page to the last exactly once.",
         query: &[
             STATE,
             Parameter { name: "scope", kind: Kind::Scope, says: "Only records of this scope, in hex." },
@@ -239,12 +277,17 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
             Parameter {
                 name: "q",
                 kind: Kind::Text(1_000),
-                says: "What one has in hand: a whole key or the beginning of one (from 3 characters), a whole Onlyonce-Token, a scope or a record's id in hex or the beginning of one (from 8 digits), a whole label. Whole ones come first in a page.",
+                says: "A search text: a key or its beginning (at least 3 characters), a whole Onlyonce-Token, a scope or a record's id in hex or its beginning (at least 8 digits), a whole label. Exact matches come first in a page.",
             },
             Parameter {
                 name: "dead_letter",
                 kind: Kind::Flag,
                 says: "`true`: only records that the reconciler has given up on. `false`: only the others.",
+            },
+            Parameter {
+                name: "expired",
+                kind: Kind::Flag,
+                says: "`true`: expired records instead, first those not deleted yet, then the archive, if the settings keep one.",
             },
             CURSOR,
             LIMIT,
@@ -259,8 +302,8 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         method: Method::GET,
         path: "/v1/keys/{scope}/{key}",
         access: Access::Needs(Role::Read),
-        summary: "One record with its time line and what may be done about it",
-        description: "`why` is a sentence for people, `actions` is what the server would say now to each order without force.",
+        summary: "One record with its time line and the allowed actions",
+        description: "`why` is a sentence for people, `actions` says for each change whether it would be allowed now, without force. `unreadable` names a missing encryption key: the record then has only its unencrypted parts.",
         query: &[],
         headers: &[],
         body: None,
@@ -273,20 +316,20 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/keys/{scope}/{key}/response",
         access: Access::Needs(Role::Operate),
         summary: "The stored answer itself, as a replay",
-        description: "Its status, headers and body, marked with `Idempotent-Replayed: true`. That somebody looked is in the audit log before the answer is sent.",
+        description: "Its status, headers and body, marked with `Idempotent-Replayed: true`. An audit entry is written before the answer is sent.",
         query: &[],
         headers: &[AS],
         body: None,
         answer: Answer::Stored,
-        refusals: &[Code::RecordNotFound, Code::StoreUnavailable],
+        refusals: &[Code::RecordNotFound, Code::Undecryptable, Code::StoreUnavailable],
     },
     Endpoint {
         name: Name::Verdict,
         method: Method::POST,
         path: "/v1/keys/{scope}/{key}/verdict",
         access: Access::Needs(Role::Operate),
-        summary: "Say what became of a record's work",
-        description: "`happened`: retries get the given response, and nothing runs again. `did-not-happen`: the next retry runs the work. `unknown`: the probe is asked at once.",
+        summary: "Settle a record with a verdict",
+        description: "`happened`: retries get the given response, and nothing runs again. `did-not-happen`: the next retry runs the work. `unknown`: the probe is called at once.",
         query: &[FORCE, DRY_RUN],
         headers: &[IF_MATCH, AS],
         body: Some("Verdict"),
@@ -298,6 +341,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
             Code::RecordSettled,
             Code::NothingToAsk,
             Code::RecordChanged,
+            Code::Undecryptable,
             Code::StoreUnavailable,
         ],
     },
@@ -306,8 +350,8 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         method: Method::DELETE,
         path: "/v1/keys/{scope}/{key}",
         access: Access::Needs(Role::Operate),
-        summary: "Forget a key: it is as if it had never been used",
-        description: "Answered once no node can replay it any more, after some seconds. A retry runs the work again.",
+        summary: "Forget a key: it counts as never used",
+        description: "The answer comes once no node can replay it any more, after some seconds. A retry runs the work again.",
         query: &[REASON, FORCE, DRY_RUN],
         headers: &[IF_MATCH, AS],
         body: None,
@@ -325,13 +369,104 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         method: Method::DELETE,
         path: "/v1/scopes/{scope}",
         access: Access::Needs(Role::Operate),
-        summary: "Forget every key of a scope, and erase what is left of them",
-        description: "Records that run or whose outcome is unknown are kept unless forced. In older audit entries of the scope, key and label are erased. Cut off, it is ordered again and goes on.",
+        summary: "Forget every key of a scope, and erase archived records",
+        description: "Running and unknown records are kept unless forced. In older audit entries of the scope, key and label are erased. If the request is cut off, send it again to continue.",
         query: &[REASON, FORCE, DRY_RUN],
         headers: &[AS],
         body: None,
         answer: Answer::Json("Purged"),
         refusals: &[Code::StoreUnavailable],
+    },
+    Endpoint {
+        name: Name::Messages,
+        method: Method::GET,
+        path: "/v1/outbox",
+        access: Access::Needs(Role::Read),
+        summary: "Messages of the outbox",
+        description: "Waiting and claimed messages are sorted by when they first fell due, delivered messages by when they were delivered, others by number. A page may be shorter than its limit and still have a next one.",
+        query: &[
+            Parameter {
+                name: "state",
+                kind: Kind::Word(&["waiting", "claimed", "delivered", "dead"]),
+                says: "Only messages in this state.",
+            },
+            Parameter {
+                name: "destination",
+                kind: Kind::Text(1_000),
+                says: "Only messages of this destination, by its name.",
+            },
+            CURSOR,
+            LIMIT,
+        ],
+        headers: &[],
+        body: None,
+        answer: Answer::Json("Messages"),
+        refusals: &[Code::StoreUnavailable],
+    },
+    Endpoint {
+        name: Name::Message,
+        method: Method::GET,
+        path: "/v1/outbox/{id}",
+        access: Access::Needs(Role::Read),
+        summary: "One message with every failed delivery",
+        description: "",
+        query: &[],
+        headers: &[],
+        body: None,
+        answer: Answer::Json("Message"),
+        refusals: &[Code::MessageNotFound, Code::StoreUnavailable],
+    },
+    Endpoint {
+        name: Name::Payload,
+        method: Method::GET,
+        path: "/v1/outbox/{id}/payload",
+        access: Access::Needs(Role::Operate),
+        summary: "The payload of a message",
+        description: "The bytes, with their media type. An audit entry is written before they are sent. 404 once the message was delivered.",
+        query: &[],
+        headers: &[AS],
+        body: None,
+        answer: Answer::Payload,
+        refusals: &[Code::MessageNotFound, Code::Undecryptable, Code::StoreUnavailable],
+    },
+    Endpoint {
+        name: Name::Redrive,
+        method: Method::POST,
+        path: "/v1/outbox/{id}/redrive",
+        access: Access::Needs(Role::Operate),
+        summary: "Deliver a dead letter again",
+        description: "It is due at once, with the same key, in its place within its group. The delivery number continues; `attempts_max` and `give_up_after` start again.",
+        query: &[DRY_RUN],
+        headers: &[AS],
+        body: Some("Reason"),
+        answer: Answer::Json("Redriven"),
+        refusals: &[Code::MessageNotFound, Code::MessageNotDead, Code::StoreUnavailable],
+    },
+    Endpoint {
+        name: Name::RedriveMany,
+        method: Method::POST,
+        path: "/v1/outbox/redrive",
+        access: Access::Needs(Role::Operate),
+        summary: "Deliver the dead letters of a destination again",
+        description: "The oldest first, each with its audit entry. With `dry_run` they are counted.",
+        query: &[],
+        headers: &[AS],
+        body: Some("RedriveMany"),
+        answer: Answer::Json("RedrivenMany"),
+        refusals: &[Code::StoreUnavailable],
+    },
+    Endpoint {
+        name: Name::Discard,
+        method: Method::DELETE,
+        path: "/v1/outbox/{id}",
+        access: Access::Needs(Role::Operate),
+        summary: "Delete a message",
+        description: "It is not delivered any more, and its group continues.",
+        query: &[REASON, DRY_RUN],
+        headers: &[AS],
+        body: None,
+        answer: Answer::Json("Discarded"),
+        refusals: &[Code::MessageNotFound, Code::MessageClaimed, Code::StoreUnavailable],
     },
     Endpoint {
         name: Name::Audit,
@@ -344,26 +479,13 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
             Parameter {
                 name: "who",
                 kind: Kind::Text(1_000),
-                says: "Only what this token, or `local`, ordered.",
+                says: "Only changes made with this token, or `local`.",
             },
-            Parameter {
-                name: "action",
-                kind: Kind::Word(&[
-                    "verdict",
-                    "forget",
-                    "purge",
-                    "redrive",
-                    "discard",
-                    "read_response",
-                    "read_payload",
-                    "reload",
-                ]),
-                says: "Only this action.",
-            },
+            Parameter { name: "action", kind: Kind::Word(&ACTIONS), says: "Only this action." },
             Parameter { name: "scope", kind: Kind::Scope, says: "Only about this scope, in hex." },
             Parameter { name: "key", kind: Kind::Text(1_000), says: "Only about this key." },
-            Parameter { name: "after", kind: Kind::Moment, says: "Only from this moment on." },
-            Parameter { name: "before", kind: Kind::Moment, says: "Only before this moment." },
+            Parameter { name: "after", kind: Kind::Moment, says: "Only from this time on." },
+            Parameter { name: "before", kind: Kind::Moment, says: "Only before this time." },
             CURSOR,
             LIMIT,
         ],
@@ -378,7 +500,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/events",
         access: Access::Needs(Role::Read),
         summary: "What happens on this node, as server-sent events",
-        description: "`hello` first; `record` when a record became unknown, was settled, forgotten or given up on; `change` for each entry of the audit log; `figures` every 5 s and soon after the others; `resync` where events were missed.",
+        description: "`hello` first; `record` when a record became unknown, was settled, forgotten or flagged as a dead letter; `change` for each entry of the audit log; `figures` every 5 s and soon after the others; `resync` if events were missed.",
         query: &[],
         headers: &[LAST_EVENT_ID],
         body: None,
@@ -411,7 +533,28 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         answer: Answer::Json("OpenApi"),
         refusals: &[],
     },
+    of_the_page(Name::Page, "/", "text/html", "The dashboard"),
+    of_the_page(Name::Script, "/assets/app.js", "text/javascript", "The dashboard's script"),
+    of_the_page(Name::Style, "/assets/style.css", "text/css", "The dashboard's style sheet"),
+    of_the_page(Name::Icon, "/assets/icon.svg", "image/svg+xml", "The dashboard's icon"),
 ];
+
+/// A file of the dashboard.
+const fn of_the_page(name: Name, path: &'static str, media: &'static str, summary: &'static str) -> Endpoint {
+    Endpoint {
+        name,
+        method: Method::GET,
+        path,
+        access: Access::Page,
+        summary,
+        description: "",
+        query: &[],
+        headers: &[],
+        body: None,
+        answer: Answer::Text(media),
+        refusals: &[],
+    }
+}
 
 /// Every path, once.
 pub(super) fn paths() -> Vec<&'static str> {

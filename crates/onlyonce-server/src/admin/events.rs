@@ -54,7 +54,7 @@ pub(super) struct Events {
     log: Mutex<Log>,
     /// The number of the last event; every watcher holds a receiver.
     last: watch::Sender<u64>,
-    /// Somebody began to watch.
+    /// Somebody began to watch, or wants new figures.
     joined: Notify,
     places: Arc<Semaphore>,
 }
@@ -136,6 +136,11 @@ impl Events {
 
     fn is_watched(&self) -> bool {
         self.last.receiver_count() > 0
+    }
+
+    /// Figures are told soon.
+    pub(super) fn refresh(&self) {
+        self.joined.notify_one();
     }
 
     /// Where a watcher begins: after the event it names, where what came since is kept.
@@ -243,13 +248,13 @@ pub(super) fn watch(call: &Call) -> Result<Response, Refusal> {
     call.check()?;
     let admin = &call.admin;
     let Ok(place) = admin.events.places.clone().try_acquire_owned() else {
-        let detail = format!("{STREAMS_MAX} streams are open, which is as many as there may be; close one");
+        let detail = format!("{STREAMS_MAX} streams are open, which is the maximum; close one");
         return Err(Refusal::new(Code::StreamsTaken, detail));
     };
     let last_event_id = call.head.headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default());
     let news = admin.events.last.subscribe();
     let (seen, begins) = admin.events.begin(last_event_id);
-    admin.events.joined.notify_one();
+    admin.events.refresh();
     let watcher = Watcher {
         opening: Some(opening(admin, seen, begins)),
         admin: admin.clone(),

@@ -24,6 +24,11 @@ pub(super) async fn readyz(admin: &Admin) -> Response {
     (status, Json(json!({ "status": told, "store": store(health) }))).into_response()
 }
 
+/// The same for metrics: nothing is logged.
+pub(super) async fn is_ready(admin: &Admin) -> bool {
+    admin.is_serving() && admin.engine.health(admin.store_timeout).await.is_ready()
+}
+
 /// How the store is doing. Its error may name hosts and files: it is in the log, not in the answer.
 pub(super) fn store(health: Health) -> Value {
     match health {
@@ -35,11 +40,11 @@ pub(super) fn store(health: Health) -> Value {
         }
         Health::Unfit { code, says, remedy } => {
             tracing::warn!(code, remedy, "not ready: {says}");
-            json!({ "state": "failed", "code": code, "detail": format!("{remedy}; the log has more") })
+            json!({ "state": "failed", "code": code, "detail": format!("{remedy}; see the log") })
         }
         Health::Failed { error } => {
             tracing::warn!(%error, "not ready: the store failed");
-            json!({ "state": "failed", "detail": "the store answered with an error; the log has it" })
+            json!({ "state": "failed", "detail": "the store answered with an error; see the log" })
         }
     }
 }

@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_SECURITY_POLICY, ETAG};
 use http::{HeaderName, HeaderValue, StatusCode};
 use onlyonce::machine;
-use onlyonce::record::{Handle, Record, Seen, StateName, StateSet};
-use onlyonce::store::{Order, Query, Search};
+use onlyonce::record::{Handle, Record, Revision, Seen, StateName, StateSet};
+use onlyonce::store::{Order, Query, Search, Unreadable};
 use onlyonce::time::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ use crate::view;
 /// How long a page is filled: a filter that few records pass makes short pages, and each has a next.
 const FILL_WITHIN: Duration = Duration::from_millis(40);
 /// A stored answer may be a page with scripts, which would run as the admin page's own.
-const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
+pub(super) const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
 
 /// `GET /v1/keys`
 pub(super) async fn list(mut call: Call) -> Result<Response, Refusal> {
@@ -34,16 +34,44 @@ pub(super) async fn list(mut call: Call) -> Result<Response, Refusal> {
     let mut query = filter.query(call.query.limit());
     query.after = opened(&mut call, &list)?;
     if let Some(handle) = call.query.text("q").and_then(|text| text.parse::<Handle>().ok()) {
-        let seen = call.admin.engine.find(handle.id).await?;
-        let found: Vec<_> = seen.into_iter().filter(|seen| filter.passes(&seen.record)).collect();
-        return Ok(page(&items(&found), None));
+        if !filter.expired {
+            let listed = match call.admin.engine.find(handle.id).await {
+                Ok(seen) => seen.map(Listed::Readable),
+                Err(error) => Some(Listed::Unreadable(error.unreadable().cloned().ok_or(error)?)),
+            };
+            let found: Vec<_> = listed.into_iter().filter(|listed| filter.passes(listed.record())).collect();
+            return Ok(page(&items(&found), None));
+        }
+        query.search = Some(Search::new(handle.id.to_string()));
     }
     let (mut records, next) = filled(&call, &filter, query).await?;
     let search = filter.search;
     // The sort is stable: among those that fit as a whole, and among the others, the order stays.
-    records.sort_by_key(|record| !search.as_ref().is_some_and(|search| search.is_exact(&record.record)));
+    records.sort_by_key(|record| !search.as_ref().is_some_and(|search| search.is_exact(record.record())));
     let next = next.map(|next| list.seal(&next, SystemTime::now()));
     Ok(page(&items(&records), next.as_deref()))
+}
+
+/// A record of a list.
+enum Listed {
+    Readable(Seen),
+    Unreadable(Unreadable),
+}
+
+impl Listed {
+    fn record(&self) -> &Record {
+        match self {
+            Self::Readable(seen) => &seen.record,
+            Self::Unreadable(unreadable) => &unreadable.record,
+        }
+    }
+
+    fn item(&self) -> Map<String, Value> {
+        match self {
+            Self::Readable(seen) => view::item(&seen.record),
+            Self::Unreadable(unreadable) => view::unreadable_item(unreadable),
+        }
+    }
 }
 
 /// Asks the store until the page is full, the list at its end, or the time over.
@@ -51,14 +79,18 @@ async fn filled(
     call: &Call,
     filter: &Filter,
     mut query: Query,
-) -> Result<(Vec<Seen>, Option<onlyonce::store::Cursor>), Refusal> {
+) -> Result<(Vec<Listed>, Option<onlyonce::store::Cursor>), Refusal> {
     let (began, limit) = (Instant::now(), query.limit);
     let mut records = Vec::new();
     loop {
         query.limit = limit - records.len();
-        let page = call.admin.engine.list(query.clone()).await?;
-        let passing = page.records.into_iter().map(|(_, seen)| seen);
-        records.extend(passing.filter(|seen| filter.passes(&seen.record)));
+        let page = match filter.expired {
+            true => call.admin.engine.list_expired(query.clone()).await?,
+            false => call.admin.engine.list(query.clone()).await?,
+        };
+        let readable = page.records.into_iter().map(|(_, seen)| Listed::Readable(seen));
+        let all = readable.chain(page.unreadable.into_iter().map(Listed::Unreadable));
+        records.extend(all.filter(|listed| filter.passes(listed.record())));
         query.after = page.next;
         if query.after.is_none() || records.len() == limit || began.elapsed() >= FILL_WITHIN {
             return Ok((records, query.after));
@@ -69,7 +101,8 @@ async fn filled(
 /// What is looked for.
 struct Filter {
     state: Option<StateName>,
-    is_unknown: bool,
+    order: Order,
+    expired: bool,
     scope: Option<[u8; 32]>,
     route: Option<std::sync::Arc<str>>,
     dead_letter: Option<bool>,
@@ -78,27 +111,27 @@ struct Filter {
 
 impl Filter {
     fn of(call: &Call) -> Self {
+        let (state, dead_letter) = (call.query.word("state"), call.query.flag("dead_letter"));
         Self {
-            state: call.query.word("state").and_then(StateName::named),
-            is_unknown: call.query.word("state") == Some("unknown"),
+            state: state.and_then(StateName::named),
+            order: view::order(state, dead_letter == Some(true)),
+            expired: call.query.flag("expired") == Some(true),
             scope: call.query.scope(),
             route: call.query.text("route"),
-            dead_letter: call.query.flag("dead_letter"),
+            dead_letter,
             search: call.query.text("q").map(Search::new),
         }
     }
 
     fn query(&self, limit: usize) -> Query {
-        let states = self.state.map_or(StateSet::ALL, StateSet::from);
-        // Dead letters are unknown records, and those are listed with the oldest first.
-        let is_unknown = self.dead_letter == Some(true) || self.is_unknown;
+        let all = if self.expired { machine::EXPIRING } else { StateSet::ALL };
         Query {
-            states,
+            states: self.state.map_or(all, StateSet::from),
             scope: self.scope,
             route: self.route.clone(),
             dead_letter: self.dead_letter == Some(true),
             search: self.search.clone(),
-            order: if is_unknown { Order::UnknownSince } else { Order::Any },
+            order: self.order,
             ..Query::all(limit)
         }
     }
@@ -113,8 +146,8 @@ impl Filter {
     }
 }
 
-fn items(records: &[Seen]) -> Vec<Map<String, Value>> {
-    records.iter().map(|seen| view::item(&seen.record)).collect()
+fn items(records: &[Listed]) -> Vec<Map<String, Value>> {
+    records.iter().map(Listed::item).collect()
 }
 
 /// A page of a list.
@@ -143,21 +176,36 @@ pub(super) fn opened(call: &mut Call, list: &List) -> Result<Option<onlyonce::st
 /// `GET /v1/keys/{scope}/{key}`
 pub(super) async fn show(call: Call) -> Result<Response, Refusal> {
     call.check()?;
-    let seen = call.admin.engine.find(call.id()).await?.ok_or_else(|| not_found(&call))?;
-    let mut response = Json(Value::Object(view::record(&call.admin.engine, &seen))).into_response();
-    response.headers_mut().insert(ETAG, revision(&seen));
+    let engine = &call.admin.engine;
+    let (told, revision) = match engine.find(call.id()).await {
+        Ok(seen) => {
+            let seen = seen.ok_or_else(|| not_found(&call))?;
+            (view::record(engine, &seen), seen.revision)
+        }
+        Err(error) => {
+            let unreadable = error.unreadable().cloned().ok_or(error)?;
+            (view::unreadable(engine, &unreadable), unreadable.revision)
+        }
+    };
+    let mut response = Json(Value::Object(told)).into_response();
+    response.headers_mut().insert(ETAG, revision_tag(revision));
     Ok(response)
 }
 
 /// The revision as a header's value.
 pub(super) fn revision(seen: &Seen) -> HeaderValue {
-    HeaderValue::try_from(format!("\"{}\"", view::revision(seen))).expect("hex digits are a header's value")
+    revision_tag(seen.revision)
+}
+
+fn revision_tag(revision: Revision) -> HeaderValue {
+    HeaderValue::try_from(format!("\"{}\"", view::revision_text(revision)))
+        .expect("hex digits are a header's value")
 }
 
 /// The same for a key that never was, one that was forgotten, and one of another scope.
 pub(super) fn not_found(call: &Call) -> Refusal {
     let detail = format!(
-        "there is no record of {}: it never was, has expired, or was forgotten; GET /v1/keys?q=KEY finds a key in every scope",
+        "there is no record of {}: it never existed, has expired, or was forgotten; GET /v1/keys?q=KEY finds a key in every scope",
         call.record_name()
     );
     Refusal::new(Code::RecordNotFound, detail)

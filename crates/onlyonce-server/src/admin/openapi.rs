@@ -18,7 +18,7 @@ pub(super) fn document() -> Value {
         "info": {
             "title": "Onlyonce admin API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "What operators ask and order. Every answer has Cache-Control: no-store. HEAD is answered like GET. A path that is not listed is 404 admin_not_found, another method 405 admin_method. Parameters and members that are not listed are refused.",
+            "description": "The API for operators. Every answer has Cache-Control: no-store. HEAD is answered like GET. A path that is not listed is 404 admin_not_found, another method 405 admin_method. Parameters and members that are not listed are refused.",
         },
         "paths": Value::Object(paths.collect()),
         "components": {
@@ -27,7 +27,7 @@ pub(super) fn document() -> Value {
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "A token of the settings. Without any in the settings, requests from the machine itself need none.",
+                    "description": "An [[admin_token]] of the settings. If the settings have none, requests from the machine itself need no token.",
                 },
             },
         },
@@ -48,8 +48,9 @@ fn item(path: &str) -> Value {
 
 fn path_parameter(segment: &str) -> Option<Value> {
     let (schema, says) = match segment {
-        "{scope}" => (Kind::Scope.schema(), "The scope in hex, as Onlyonce-Scope has it."),
+        "{scope}" => (Kind::Scope.schema(), "The scope in hex, as in Onlyonce-Scope."),
         "{key}" => (json!({ "type": "string" }), "The client's key, percent-encoded; a slash too."),
+        "{id}" => (json!({ "type": "integer" }), "The message's number."),
         _ => return None,
     };
     let name = segment.trim_matches(['{', '}']);
@@ -64,7 +65,7 @@ fn operation(endpoint: &Endpoint) -> Value {
         operation.insert("description".to_owned(), endpoint.description.into());
     }
     let (security, role) = match endpoint.access {
-        Access::Open => (json!([]), None),
+        Access::Open | Access::Page => (json!([]), None),
         Access::Needs(role) => (json!([{ "token": [] }]), Some(role_name(role))),
     };
     operation.insert("security".to_owned(), security);
@@ -116,6 +117,11 @@ fn responses(endpoint: &Endpoint) -> Value {
         Answer::Text(media) => {
             let content = json!({ media: { "schema": { "type": "string" } } });
             responses.insert("200".to_owned(), json!({ "description": "Done.", "content": content }));
+        }
+        Answer::Payload => {
+            let description = "The bytes of the message, with their media type.";
+            let content = json!({ "*/*": { "schema": { "type": "string", "format": "binary" } } });
+            responses.insert("200".to_owned(), json!({ "description": description, "content": content }));
         }
         Answer::Stored => {
             let description = "The stored answer with its own status, marked with Idempotent-Replayed: true.";

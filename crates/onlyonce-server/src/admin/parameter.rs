@@ -104,14 +104,14 @@ impl Parameters {
                 Ok(value) if !came.contains_key(parameter.name) => {
                     came.insert(parameter.name, value);
                 }
-                Ok(_) => faults.push(Fault::new(path, "comes twice; say it once")),
+                Ok(_) => faults.push(Fault::new(path, "is present twice; give it once")),
                 Err(fault) => faults.push(fault),
             }
         }
         for parameter in known {
             let is_told = faults.iter().any(|fault| fault.path == format!("query.{}", parameter.name));
             if matches!(parameter.kind, Kind::Reason) && !came.contains_key(parameter.name) && !is_told {
-                faults.push(Fault::of_reason("query.reason", "is missing; say why, for the audit log"));
+                faults.push(Fault::of_reason("query.reason", "is missing; give a reason for the audit log"));
             }
         }
         Self(came)
@@ -185,7 +185,7 @@ impl Kind {
                 let limit = text.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
                 limit
                     .map(Value::Limit)
-                    .ok_or_else(|| fault(format!("\"{text}\" is no number from 1 to {LIMIT_MAX}")))
+                    .ok_or_else(|| fault(format!("\"{text}\" is not a number from 1 to {LIMIT_MAX}")))
             }
             Self::Scope => scope(text).map(Value::Scope).ok_or_else(|| fault(no_scope(text))),
             Self::Text(chars_max) => {
@@ -193,14 +193,14 @@ impl Kind {
                 match chars {
                     0 => Err(fault("is empty; leave it out".to_owned())),
                     _ if chars > chars_max => {
-                        Err(fault(format!("has {chars} characters; at most {chars_max} are looked at")))
+                        Err(fault(format!("has {chars} characters; at most {chars_max} are allowed")))
                     }
                     _ => Ok(Value::Text(text.into())),
                 }
             }
-            Self::Moment => moment(text)
-                .map(Value::Moment)
-                .ok_or_else(|| fault(format!("\"{text}\" is no moment; write it like 2026-11-17T02:03:04Z"))),
+            Self::Moment => moment(text).map(Value::Moment).ok_or_else(|| {
+                fault(format!("\"{text}\" is not a time; write it like 2026-11-17T02:03:04Z"))
+            }),
             Self::Reason => reason(text, path).map(Value::Text),
         }
     }
@@ -225,12 +225,12 @@ impl Kind {
 pub(super) fn reason(text: &str, path: &str) -> Result<Arc<str>, Fault> {
     let chars = text.chars().count();
     if text.trim().is_empty() {
-        return Err(Fault::of_reason(path, "is empty; say why, for the audit log"));
+        return Err(Fault::of_reason(path, "is empty; give a reason for the audit log"));
     }
     if chars > REASON_CHARS_MAX {
         return Err(Fault::of_reason(
             path,
-            format!("has {chars} characters; say it in at most {REASON_CHARS_MAX}"),
+            format!("has {chars} characters; use at most {REASON_CHARS_MAX}"),
         ));
     }
     Ok(text.into())
@@ -238,7 +238,7 @@ pub(super) fn reason(text: &str, path: &str) -> Result<Arc<str>, Fault> {
 
 /// A change whose reason is missing altogether.
 pub(super) fn no_reason(path: &str) -> Fault {
-    Fault::of_reason(path, "is missing; say why, for the audit log")
+    Fault::of_reason(path, "is missing; give a reason for the audit log")
 }
 
 /// The digest of a scope in hex, in either case.
@@ -252,7 +252,7 @@ pub(super) fn scope(text: &str) -> Option<[u8; 32]> {
 }
 
 pub(super) fn no_scope(text: &str) -> String {
-    format!("\"{text}\" is no scope; write its 64 hex digits, as Onlyonce-Scope has them")
+    format!("\"{text}\" is not a scope; write its 64 hex digits, as in Onlyonce-Scope")
 }
 
 fn moment(text: &str) -> Option<Timestamp> {
@@ -268,8 +268,8 @@ fn no_word(text: &str, words: &[&str]) -> String {
 pub(super) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<_> = known.collect();
     match known.is_empty() {
-        true => format!("\"{name}\" is not known; there are none here"),
-        false => format!("\"{name}\" is not known; there are {}", known.join(", ")),
+        true => format!("\"{name}\" is unknown; there are no parameters here"),
+        false => format!("\"{name}\" is unknown; use {}", known.join(", ")),
     }
 }
 

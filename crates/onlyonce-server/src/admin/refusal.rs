@@ -60,7 +60,7 @@ macro_rules! codes {
 
 codes! {
     /// A parameter, a member or a header is not known, missing or malformed.
-    RequestInvalid = "admin_request_invalid", BAD_REQUEST, "The request is not understood", ["faults"];
+    RequestInvalid = "admin_request_invalid", BAD_REQUEST, "The request is invalid", ["faults"];
     /// A change without a reason, or with one that is too long.
     ReasonMissing = "reason_missing", BAD_REQUEST, "A change needs a reason", ["faults"];
     /// No token, or none that is known.
@@ -68,33 +68,41 @@ codes! {
     /// The token's role does not allow it.
     Forbidden = "admin_forbidden", FORBIDDEN, "This token may only read", ["needs"];
     /// A page of another origin sent it.
-    OriginRefused = "admin_origin_refused", FORBIDDEN, "Changes are not taken from pages of another origin", ["needs"];
+    OriginRefused = "admin_origin_refused", FORBIDDEN, "Changes from pages of another origin are refused", ["needs"];
     /// There is no such record, or it has no stored answer.
     RecordNotFound = "record_not_found", NOT_FOUND, "There is no such record", [];
+    /// There is no such message, or its payload is gone.
+    MessageNotFound = "message_not_found", NOT_FOUND, "There is no such message", [];
     /// There is no such path.
     NotFound = "admin_not_found", NOT_FOUND, "There is no such path", [];
     /// The path has no such method.
     Method = "admin_method", METHOD_NOT_ALLOWED, "The path has no such method", [];
     /// The body is too large.
     BodyTooLarge = "admin_body_too_large", PAYLOAD_TOO_LARGE, "The body is too large", ["bytes_max"];
-    /// The body is no JSON.
+    /// The body is not JSON.
     ContentType = "admin_content_type", UNSUPPORTED_MEDIA_TYPE, "The body must be JSON", [];
     /// The request relies on loopback and names another host.
     HostRefused = "admin_host_refused", MISDIRECTED_REQUEST, "The host is not a loopback address", [];
-    /// The attempt still runs.
-    RecordRunning = "record_running", CONFLICT, "The attempt still runs", ["lapses_at", "deadline_at"];
+    /// The attempt is still running.
+    RecordRunning = "record_running", CONFLICT, "The attempt is still running", ["lapses_at", "deadline_at"];
     /// "Did not happen" cannot be believed yet.
-    VerdictTooEarly = "verdict_too_early", CONFLICT, "It may still happen", ["earliest"];
+    VerdictTooEarly = "verdict_too_early", CONFLICT, "The work may still happen", ["earliest"];
     /// There is nothing to settle.
     RecordSettled = "record_settled", CONFLICT, "There is nothing to settle", ["state", "by"];
     /// Forgetting it would let a retry run it again.
-    RecordUnknown = "record_unknown", CONFLICT, "Nobody knows whether it ran", [];
+    RecordUnknown = "record_unknown", CONFLICT, "The outcome is unknown", [];
     /// There is no probe.
-    NothingToAsk = "nothing_to_ask", CONFLICT, "There is no probe to ask", [];
+    NothingToAsk = "nothing_to_ask", CONFLICT, "The route has no probe", [];
     /// The record is not at the revision of `If-Match`.
     RecordChanged = "record_changed", PRECONDITION_FAILED, "The record has changed", ["revision"];
+    /// It is being delivered.
+    MessageClaimed = "message_claimed", CONFLICT, "The message is being delivered", [];
+    /// Only dead letters are redriven.
+    MessageNotDead = "message_not_dead", CONFLICT, "The message is not a dead letter", [];
     /// As many streams are open as there may be.
     StreamsTaken = "admin_streams_taken", SERVICE_UNAVAILABLE, "Too many event streams are open", [];
+    /// The record, or the payload, is encrypted with a key that this node does not have.
+    Undecryptable = "record_undecryptable", SERVICE_UNAVAILABLE, "The encryption key is missing", [];
     /// The store did not answer.
     StoreUnavailable = "store_unavailable", SERVICE_UNAVAILABLE, "The store did not answer", [];
 }
@@ -145,6 +153,9 @@ impl Refusal {
 
     /// The store failed. Its error may name hosts and files: it is in the log, not in the answer.
     pub(crate) fn store(error: &store::Error) -> Self {
+        if error.kind() == store::ErrorKind::Undecryptable {
+            return Self::new(Code::Undecryptable, error.to_string());
+        }
         let mut told = error.to_string();
         let mut cause = std::error::Error::source(error);
         while let Some(error) = cause {
@@ -154,7 +165,7 @@ impl Refusal {
         tracing::warn!(error = told, "an operator's request failed: the store did not answer");
         Self::new(
             Code::StoreUnavailable,
-            "the store did not answer, and the log says why; what was ordered may have been done: look at the record or the audit log before ordering it again",
+            "the store did not answer; see the log. A change may have been made: look at the record or the audit log before you send it again",
         )
     }
 }

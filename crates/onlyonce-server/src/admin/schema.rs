@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::outbox::MANY_MAX;
 use super::parameter::REASON_CHARS_MAX;
 
 /// Every schema, by name.
@@ -18,6 +19,13 @@ pub(super) fn all() -> Map<String, Value> {
         ("Judged", judged()),
         ("Forgotten", forgotten()),
         ("Purged", purged()),
+        ("Message", message()),
+        ("Messages", list("Message")),
+        ("Reason", reason_alone()),
+        ("Redriven", message_changed("redriven")),
+        ("Discarded", message_changed("discarded")),
+        ("RedriveMany", redrive_many()),
+        ("RedrivenMany", redriven_many()),
         ("AuditEntry", audit_entry()),
         ("AuditLog", list("AuditEntry")),
         ("Overview", overview()),
@@ -126,6 +134,7 @@ fn item() -> Vec<(&'static str, Value)> {
         ("ask_at", or_null(moment())),
         ("status", or_null(integer())),
         ("by", or_null(source())),
+        ("unreadable", or_null(text())),
     ]
 }
 
@@ -190,9 +199,8 @@ fn verdict() -> Value {
     let mut response =
         optional(&[("status", status)], &[("headers", headers), ("body", text()), ("body_base64", text())]);
     response["additionalProperties"] = json!(false);
-    let reason = json!({ "type": "string", "minLength": 1, "maxLength": REASON_CHARS_MAX });
     let mut verdict = optional(
-        &[("verdict", words(&["happened", "did-not-happen", "unknown"])), ("reason", reason)],
+        &[("verdict", words(&["happened", "did-not-happen", "unknown"])), ("reason", reason())],
         &[("final", flag()), ("response", response), ("token", text()), ("ask", flag())],
     );
     verdict["additionalProperties"] = json!(false);
@@ -228,6 +236,62 @@ fn purged() -> Value {
         ("kept", object(&[("running", integer()), ("unknown", integer())])),
         ("audit", or_null(text())),
     ])
+}
+
+fn message() -> Value {
+    let error = object(&[
+        ("at", moment()),
+        ("delivery", integer()),
+        ("status", or_null(integer())),
+        ("error", text()),
+    ]);
+    object(&[
+        ("id", integer()),
+        ("key", text()),
+        ("destination", text()),
+        ("group", or_null(text())),
+        ("state", words(&["waiting", "claimed", "delivered", "dead"])),
+        ("deliveries", integer()),
+        ("created_at", moment()),
+        ("due_at", moment()),
+        ("delivered_at", or_null(moment())),
+        ("provider_id", or_null(text())),
+        ("errors", json!({ "type": "array", "items": error })),
+        ("record", or_null(text())),
+    ])
+}
+
+fn reason() -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": REASON_CHARS_MAX })
+}
+
+fn reason_alone() -> Value {
+    let mut body = object(&[("reason", reason())]);
+    body["additionalProperties"] = json!(false);
+    body
+}
+
+fn redrive_many() -> Value {
+    let limit = json!({ "type": "integer", "minimum": 1, "maximum": MANY_MAX });
+    let mut body = optional(
+        &[("destination", json!({ "type": "string", "minLength": 1 })), ("reason", reason())],
+        &[("limit", limit), ("dry_run", flag())],
+    );
+    body["additionalProperties"] = json!(false);
+    body
+}
+
+fn message_changed(done: &str) -> Value {
+    object(&[
+        ("result", words(&[done, "would-apply"])),
+        ("before", reference("Message")),
+        ("audit", or_null(text())),
+    ])
+}
+
+fn redriven_many() -> Value {
+    let result = words(&["redriven", "would-apply"]);
+    object(&[("result", result), ("count", integer()), ("is_more", flag())])
 }
 
 fn audit_entry() -> Value {
@@ -269,14 +333,29 @@ fn overview() -> Value {
     let round = object(&[("ran_at", moment()), ("took_seconds", number())]);
     let mut oldest = item();
     oldest.push(("age_seconds", number()));
+    let contradicted = object(&[
+        ("at", moment()),
+        ("scope", or_null(text())),
+        ("scope_label", or_null(text())),
+        ("key", or_null(text())),
+        ("source", text()),
+    ]);
     let need = optional(
         &[
-            ("what", words(&["unknown", "dead_letter", "probe_failing"])),
+            ("what", words(&["unknown", "dead_letter", "dead_message", "contradiction", "probe_failing"])),
             ("count", integer()),
             ("since", moment()),
         ],
-        &[("is_more", flag()), ("route", text()), ("detail", text())],
+        &[
+            ("is_more", flag()),
+            ("route", text()),
+            ("detail", text()),
+            ("records", json!({ "type": "array", "items": contradicted })),
+        ],
     );
+    let charge =
+        object(&[("payment", integer()), ("order", text()), ("card", text()), ("amount", integer())]);
+    let ledger = object(&[("count", integer()), ("last", json!({ "type": "array", "items": charge }))]);
     let busy =
         object(&[("scope", text()), ("scope_label", or_null(text())), ("duplicates_per_minute", number())]);
     object(&[
@@ -286,7 +365,7 @@ fn overview() -> Value {
         ("store", store()),
         ("records", or_null(counts)),
         ("oldest_unknown", or_null(object(&oldest))),
-        ("dead_letters", object(&[("keys", or_null(integer())), ("messages", integer())])),
+        ("dead_letters", object(&[("keys", or_null(integer())), ("messages", or_null(integer()))])),
         ("oldest_message_seconds", or_null(number())),
         ("oldest_pending_seconds", or_null(number())),
         ("decisions_per_minute", json!({ "type": "object", "additionalProperties": integer() })),
@@ -294,5 +373,7 @@ fn overview() -> Value {
         ("workers", json!({ "type": "object", "additionalProperties": round })),
         ("busiest", json!({ "type": "array", "items": busy })),
         ("needs_you", json!({ "type": "array", "items": need })),
+        ("ledger", or_null(ledger)),
+        ("you", object(&[("who", text()), ("role", words(&["read", "operate"]))])),
     ])
 }

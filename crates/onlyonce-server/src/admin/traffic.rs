@@ -1,15 +1,19 @@
 //! The last minute's traffic, from looks at the engine's tally once a second.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use onlyonce::scope::Scope;
 use onlyonce::traffic::Traffic;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 /// What is shown as "per minute".
 const WINDOW: Duration = Duration::from_secs(60);
+/// How many scopes are named: metrics must not grow with the callers.
+const BUSIEST_MAX: usize = 10;
 
 /// Looks at the tally, the oldest first; the first one is a minute old, or as old as the process.
 #[derive(Debug, Default)]
@@ -48,6 +52,22 @@ impl Minute {
         json!({ "p50": quantile(&grown, 50), "p99": quantile(&grown, 99) })
     }
 
+    /// The scopes that sent most duplicates within the last minute, and how many each; at most [`BUSIEST_MAX`].
+    pub(super) fn busiest(&self, now: &Traffic) -> Vec<(Scope, u64)> {
+        let before = self.first();
+        let of_before = |scope: &Scope, count: u64| {
+            let found = before.duplicates.iter().find(|(own, _)| own.digest() == scope.digest());
+            // One that is counted anew has a lower count.
+            found.map_or(0, |(_, before)| *before).min(count)
+        };
+        let grown = now.duplicates.iter();
+        let grown = grown.map(|(scope, count)| (scope.clone(), count - of_before(scope, *count)));
+        let mut grown: Vec<_> = grown.filter(|(_, count)| *count > 0).collect();
+        grown.sort_unstable_by_key(|(scope, count)| (Reverse(*count), *scope.digest()));
+        grown.truncate(BUSIEST_MAX);
+        grown
+    }
+
     fn first(&self) -> Traffic {
         let looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         looks.front().map_or_else(Traffic::default, |(_, traffic)| traffic.clone())
@@ -79,6 +99,7 @@ mod tests {
         Traffic {
             decisions: vec![("executed", executed), ("replayed", 0)],
             added: spans.zip(added.iter().copied()).collect(),
+            duplicates: Vec::new(),
         }
     }
 
@@ -93,6 +114,19 @@ mod tests {
         assert_eq!(minute.decisions(&traffic(200, &[])), json!({ "executed": 61 }));
         assert!(minute.0.lock().unwrap().len() <= 61);
         assert_eq!(Minute::default().decisions(&traffic(7, &[])), json!({ "executed": 7 }));
+    }
+
+    /// O01
+    #[test]
+    fn the_busiest_scopes_are_those_of_the_last_minute() {
+        let scope = |number: u8| Scope::stored([number; 32], None);
+        let with = |duplicates: Vec<(Scope, u64)>| Traffic { duplicates, ..Traffic::default() };
+        let minute = Minute::default();
+        minute.look(with(vec![(scope(1), 1_000), (scope(2), 5), (scope(3), 7)]), Instant::now());
+        let now = with(vec![(scope(1), 1_001), (scope(2), 9), (scope(3), 7), (scope(4), 2)]);
+        assert_eq!(minute.busiest(&now), [(scope(2), 4), (scope(4), 2), (scope(1), 1)]);
+        let many = with((0..100).map(|number| (scope(number), 1)).collect());
+        assert_eq!(Minute::default().busiest(&many).len(), BUSIEST_MAX);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) struct Said {
 /// What the body says, or everything that is wrong with it.
 pub(super) fn read(body: &[u8]) -> Result<Said, Vec<Fault>> {
     let value =
-        json::parse(body).map_err(|error| vec![Fault::new("body", format!("is no JSON: {error}"))])?;
+        json::parse(body).map_err(|error| vec![Fault::new("body", format!("is not JSON: {error}"))])?;
     let Value::Object(members) = value else {
         return Err(vec![Fault::new(
             "body",
@@ -61,7 +61,7 @@ impl Reading {
         self.refuse_our_headers(members);
         let ask = self.flag(members, "ask");
         if ask && !matches!(verdict, Some(Verdict::Happened(_)) | None) {
-            self.fault("body.ask", "goes with \"happened\" alone; leave it out");
+            self.fault("body.ask", "belongs to the verdict happened; leave it out");
         }
         let attempt = self.attempt(members);
         let reason = self.reason(members);
@@ -79,7 +79,7 @@ impl Reading {
         for name in headers.into_iter().flat_map(Map::keys) {
             if MADE_BY_THE_GATEWAY.contains(&name.to_ascii_lowercase().as_str()) {
                 let path = format!("body.response.headers.{name}");
-                self.fault(&path, "is made by the gateway for each answer; leave it out");
+                self.fault(&path, "is set by the gateway on every answer; leave it out");
             }
         }
     }

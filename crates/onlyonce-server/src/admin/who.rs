@@ -14,6 +14,7 @@ use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
 use onlyonce::operate::Operator;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::refusal::{Code, Refusal};
@@ -46,24 +47,23 @@ impl Caller {
         if tokens.is_empty() {
             return Self::local(from, head);
         }
-        let shown = bearer(&head.headers).ok_or_else(|| {
-            unauthorized("show a token of the settings, in one line: Authorization: Bearer TOKEN")
-        })?;
+        let shown = bearer(&head.headers)
+            .ok_or_else(|| unauthorized("send a token in one header line: Authorization: Bearer TOKEN"))?;
         let token = tokens.iter().find(|token| is_equal(&token.token.bytes, shown.as_bytes()));
-        let token = token.ok_or_else(|| unauthorized("no token of the settings is like this one"))?;
+        let token = token.ok_or_else(|| unauthorized("this token is not in the settings"))?;
         Ok(Self { token: Some(token.name.as_str().into()), role: token.role, from })
     }
 
     fn local(from: IpAddr, head: &Parts) -> Result<Self, Refusal> {
         if !from.is_loopback() {
             return Err(unauthorized(
-                "from elsewhere than this machine it takes a token; add an [[admin_token]] to the settings",
+                "requests from other machines need a token; add an [[admin_token]] to the settings",
             ));
         }
         if !names_loopback(head) {
             return Err(Refusal::new(
                 Code::HostRefused,
-                "without a token only a loopback address is answered; ask for 127.0.0.1, [::1] or localhost, or add an [[admin_token]] to the settings",
+                "without a token, the host must be 127.0.0.1, [::1] or localhost; use one of these, or add an [[admin_token]] to the settings",
             ));
         }
         Ok(Self { token: None, role: Role::Operate, from })
@@ -72,6 +72,11 @@ impl Caller {
     /// Somebody who asks for what everybody may see.
     pub(super) fn anybody(peer: IpAddr) -> Self {
         Self { token: None, role: Role::Read, from: peer.to_canonical() }
+    }
+
+    /// The caller as it is told itself.
+    pub(super) fn told(&self) -> Value {
+        json!({ "who": self.token.as_deref().unwrap_or(LOCAL), "role": role_name(self.role) })
     }
 
     /// Whether it showed a token. What others can bring about is not in the audit log: anybody could fill it.
@@ -125,8 +130,7 @@ pub(super) fn refuse_other_origin(head: &Parts) -> Result<(), Refusal> {
     if is_own && !is_cross_site {
         return Ok(());
     }
-    let detail =
-        "a page of another origin sent this; changes are taken from pages of this address, and from programs";
+    let detail = "a page of another origin sent this; changes are accepted only from pages of this address, and from programs";
     Err(Refusal::new(Code::OriginRefused, detail).with("needs", role_name(Role::Operate)))
 }
 

@@ -73,7 +73,7 @@ impl Tokens {
             faults.extend(jwt.algorithms.iter().filter(is_idle).map(|algorithm| Fault {
                 path: "jwt.algorithms",
                 value: name(*algorithm).into(),
-                remedy: "has no key; add one to jwt.keys, or leave the algorithm out".into(),
+                remedy: "has no key; add one to jwt.keys, or remove the algorithm".into(),
             }));
         }
         if !faults.is_empty() {
@@ -173,19 +173,19 @@ fn name(algorithm: Algorithm) -> &'static str {
 pub(super) enum Refused {
     #[error("there is no bearer token")]
     Missing,
-    #[error("Authorization comes twice")]
+    #[error("Authorization is present twice")]
     Twice,
     #[error("it is longer than {TOKEN_BYTES_MAX} bytes")]
     TooLong,
     #[error(
-        "it is not three parts of base64url, the first two of them JSON objects without a member that comes twice"
+        "it is not three parts of base64url, the first two of them JSON objects without duplicate members"
     )]
     Malformed,
     #[error("its algorithm is not in jwt.algorithms")]
     Algorithm,
-    #[error("it has critical extensions (crit), and we know none")]
+    #[error("it has critical extensions (crit), which are not supported")]
     Critical,
-    #[error("none of jwt.keys has signed it")]
+    #[error("no key in jwt.keys verifies its signature")]
     Signature,
     #[error("it has no exp, or a time in it is not a number")]
     Time,

@@ -34,9 +34,14 @@ fn config(scope: &[&str]) -> Config {
         admin: "127.0.0.1:0".parse().expect("an address"),
         store: "memory:".parse().expect("a store"),
         expired: onlyonce::store::sqlite::Expired::Delete,
+        encryption: None,
+        cache: None,
         service: "shop".into(),
         stop_after: Duration::from_secs(25),
         trusted_from: vec![Network { address: "10.0.0.0".parse().expect("an address"), prefix_bits: 8 }],
+        listener: Default::default(),
+        path_case: Default::default(),
+        ambiguous_paths: Default::default(),
         tls: Some(Tls { cert: "c.pem".into(), key: "k.pem".into(), client_ca: Some("ca.pem".into()) }),
         upstream_ca: None,
         jwt: Some(Jwt {
@@ -50,8 +55,12 @@ fn config(scope: &[&str]) -> Config {
         background: onlyonce::worker::Background::default(),
         admin_tokens: Vec::new(),
         log: Log { filter: "info".into(), format: LogFormat::Text, decisions: true },
+        telemetry: Default::default(),
         probing: Default::default(),
         webhooks: Vec::new(),
+        destinations: Vec::new(),
+        relay_every: Duration::from_secs(1),
+        limits: onlyonce::Limits::default(),
     }
 }
 

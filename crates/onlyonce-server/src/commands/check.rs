@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::Ended;
 use crate::cli::CheckSettings;
-use crate::config::{self, Fault, Faults, Loaded, Place, Warning};
+use crate::config::{self, Fault, Faults, Loaded, Place, Question, Warning};
 
 pub(crate) fn run(arguments: &CheckSettings) -> Result<Ended> {
     let found = config::load(&arguments.settings.sources());
@@ -17,20 +17,21 @@ pub(crate) fn run(arguments: &CheckSettings) -> Result<Ended> {
     } else {
         match &found {
             Ok(loaded) if arguments.print => write!(out, "{}", loaded.effective)?,
-            Ok(loaded) => tell(&mut out, &loaded.warnings)?,
+            Ok(loaded) => tell(&mut out, &loaded.warnings, &loaded.questions)?,
             Err(faults) => writeln!(out, "{faults}")?,
         }
     }
     Ok(if found.is_ok() { Ended::Yes } else { Ended::No })
 }
 
-fn tell(out: &mut impl Write, warnings: &[Warning]) -> io::Result<()> {
+fn tell(out: &mut impl Write, warnings: &[Warning], questions: &[Question]) -> io::Result<()> {
     match warnings.len() {
         0 => writeln!(out, "ok")?,
         1 => writeln!(out, "ok, with 1 warning")?,
         count => writeln!(out, "ok, with {count} warnings")?,
     }
-    warnings.iter().try_for_each(|warning| writeln!(out, "  {warning}"))
+    warnings.iter().try_for_each(|warning| writeln!(out, "  {warning}"))?;
+    questions.iter().try_for_each(|question| writeln!(out, "question: {question}"))
 }
 
 fn as_json(found: &Result<Loaded, Faults>) -> Value {
@@ -39,9 +40,10 @@ fn as_json(found: &Result<Loaded, Faults>) -> Value {
     let warning = |warning: &Warning| {
         one(&warning.path, &warning.route, &warning.value, &warning.remedy, &warning.place)
     };
-    let (faults, warnings): (Vec<_>, Vec<_>) = match found {
-        Ok(loaded) => (Vec::new(), loaded.warnings.iter().map(warning).collect()),
-        Err(faults) => (faults.0.iter().map(fault).collect(), Vec::new()),
+    let told = |warnings: &[Warning]| warnings.iter().map(warning).collect();
+    let (faults, warnings, questions): (Vec<_>, Vec<_>, Vec<_>) = match found {
+        Ok(loaded) => (Vec::new(), told(&loaded.warnings), told(&loaded.questions)),
+        Err(faults) => (faults.0.iter().map(fault).collect(), Vec::new(), Vec::new()),
     };
-    json!({ "ok": found.is_ok(), "faults": faults, "warnings": warnings })
+    json!({ "ok": found.is_ok(), "faults": faults, "warnings": warnings, "questions": questions })
 }

@@ -143,6 +143,7 @@ fn code_of(error: &store::Error) -> &'static str {
     match error.kind() {
         ErrorKind::Unavailable | ErrorKind::Busy => "store_unavailable",
         ErrorKind::Corrupt => "store_corrupt",
+        ErrorKind::Undecryptable => "record_undecryptable",
         ErrorKind::Misconfigured => "store_unusable",
         ErrorKind::Other => "store_failed",
     }

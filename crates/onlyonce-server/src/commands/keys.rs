@@ -16,6 +16,8 @@ use super::text::{clean, member};
 use crate::Ended;
 use crate::cli::Keys;
 
+pub(super) use show::command;
+
 pub(crate) async fn run(verb: Keys) -> Result<Ended, Failure> {
     match verb {
         Keys::List(arguments) => list::run(&arguments).await,
@@ -27,7 +29,7 @@ pub(crate) async fn run(verb: Keys) -> Result<Ended, Failure> {
 }
 
 /// Closes the target whether or not it was of use. What went wrong first is told.
-async fn closing<T>(target: Target, done: Result<T, Failure>) -> Result<T, Failure> {
+pub(super) async fn closing<T>(target: Target, done: Result<T, Failure>) -> Result<T, Failure> {
     let closed = target.close().await;
     let done = done?;
     closed?;
@@ -45,6 +47,12 @@ fn named(name: &Name) -> String {
     format!("key \"{}\" of scope {}", clean(&name.key), short(&name.scope))
 }
 
+/// The same of an item that has both.
+pub(super) fn named_short(item: &Value) -> String {
+    let text = |name: &str| item[name].as_str().unwrap_or_default().to_owned();
+    named(&Name { scope: text("scope"), key: text("key") })
+}
+
 /// The beginning of a digest.
 fn short(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
@@ -59,7 +67,7 @@ pub(super) fn label(item: &Value) -> String {
 }
 
 /// Where the entry of a change is.
-fn audited(answer: &Value) -> String {
+pub(super) fn audited(answer: &Value) -> String {
     match member(answer, "audit") {
         id if id.is_empty() => String::new(),
         id => format!("; audit entry {id}"),

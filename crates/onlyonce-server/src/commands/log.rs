@@ -62,8 +62,7 @@ async fn filter(target: &Target, arguments: &Log) -> Result<LogFilter, Failure> 
 fn since(text: &str) -> Result<jiff::Timestamp, Failure> {
     let span =
         config::span(text).map_err(|remedy| Failure::arguments(format!("--since \"{text}\" {remedy}")))?;
-    let longest =
-        || Failure::arguments(format!("--since \"{text}\" is longer than there has been time; shorten it"));
+    let longest = || Failure::arguments(format!("--since \"{text}\" is too long; shorten it"));
     jiff::Timestamp::now().checked_sub(span).map_err(|_| longest())
 }
 

@@ -12,7 +12,7 @@ pub(crate) fn run(arguments: &Man) -> Result<Ended> {
     match &arguments.dir {
         Some(folder) => clap_mangen::generate_to(Cli::command(), folder).with_context(|| {
             format!(
-                "the pages cannot be written to \"{}\"; name a folder that is there and may be written",
+                "the pages cannot be written to \"{}\"; use an existing folder that this user may write to",
                 folder.display()
             )
         })?,

@@ -1,18 +1,21 @@
-//! `onlyonce migrate`: migrates the schema of a store to this release's.
+//! `onlyonce migrate`: migrates the schema of a store to this release's, or prints what its roles are granted.
 
 use std::io::{self, Write};
 
 use anyhow::Result;
-use onlyonce::store::sqlite::Expired;
 use onlyonce::store::{Migration, Schema};
 use serde_json::{Value, json};
 
 use crate::cli::Migrate;
-use crate::store::{self, Url};
+use crate::store::Url;
 use crate::{Ended, config};
 
 pub(crate) async fn run(arguments: &Migrate) -> Result<Ended> {
     let url = config::store(&arguments.sources())?;
+    if let Some(grants) = &arguments.grants {
+        io::stdout().lock().write_all(url.grants(grants)?.as_bytes())?;
+        return Ok(Ended::Yes);
+    }
     let Some(before) = url.schema().await? else {
         return tell(arguments, &url, None);
     };
@@ -20,8 +23,7 @@ pub(crate) async fn run(arguments: &Migrate) -> Result<Ended> {
         announce(&url, &before)?;
     }
     if !before.pending.is_empty() && !arguments.dry_run {
-        // Opening a store migrates it: there is no second way.
-        store::close(url.open(Expired::Delete).await?).await?;
+        url.migrate().await?;
     }
     tell(arguments, &url, Some(&before))
 }
@@ -30,7 +32,7 @@ pub(crate) async fn run(arguments: &Migrate) -> Result<Ended> {
 fn announce(url: &Url, schema: &Schema) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let Schema { version, latest, pending } = schema;
-    writeln!(out, "store {url}: schema version {version}, this release's is {latest}")?;
+    writeln!(out, "store {url}: schema version {version}; this release needs {latest}")?;
     for migration in pending {
         writeln!(
             out,
@@ -49,9 +51,9 @@ fn caution(schema: &Schema, migration: &Migration) -> &'static str {
     if schema.version == 0 {
         ""
     } else if migration.needs > schema.version {
-        "; nodes of releases before it cannot work with it: stop them first"
+        "; nodes of older releases cannot work with it: stop them first"
     } else {
-        "; nodes of the release before it may go on meanwhile"
+        "; nodes of the previous release may keep running"
     }
 }
 
@@ -71,7 +73,7 @@ fn tell(arguments: &Migrate, url: &Url, schema: Option<&Schema>) -> Result<Ended
     };
     match (schema.pending.is_empty(), arguments.dry_run) {
         (true, _) if schema.version > schema.latest => {
-            writeln!(out, "it is a newer release's, which this one can work with; nothing to do")?;
+            writeln!(out, "it was made by a newer release, and this release can use it; nothing to do")?;
         }
         (true, _) => writeln!(out, "nothing to do")?,
         (false, true) => writeln!(out, "\nwould apply {count}; nothing was changed")?,

@@ -1,4 +1,4 @@
-//! `onlyonce reap`: deletes expired records, or archives them where the settings say so, and old audit entries.
+//! `onlyonce reap`: deletes expired records, or archives them where the settings say so, delivered messages and old audit entries.
 
 use onlyonce::{Engine, machine};
 
@@ -18,6 +18,7 @@ pub(crate) async fn run(arguments: &Reap) -> Result<Ended, Failure> {
     let work = async |engine: &Engine, settings: &config::Work| {
         let background = &settings.background;
         let reaped = engine.reap(background.reap_batch).await?;
+        engine.reap_messages(background.delivered_retention, background.reap_batch).await?;
         engine.reap_audit(background.audit_retention, background.reap_batch).await?;
         Ok(reaped)
     };

@@ -33,7 +33,7 @@ pub(crate) async fn run(arguments: &Serve) -> Result<Ended> {
     tokio::select! {
         () = node.stop() => Ok(Ended::Yes),
         () = signals.stop() => {
-            tracing::warn!("stopped at once; what was under way is settled when the leases lapse");
+            tracing::warn!("stopped at once; running requests are settled when their leases lapse");
             Ok(Ended::No)
         }
     }
@@ -53,12 +53,12 @@ fn reload(node: &mut Node, sources: &Sources) {
     match reloaded {
         Ok(stays) => {
             for setting in stays {
-                tracing::warn!(setting, "a setting has changed that takes a restart; it stays as it was");
+                tracing::warn!(setting, "a changed setting needs a restart; the old value stays in effect");
             }
-            tracing::info!("reloaded: the settings hold from the next request on");
+            tracing::info!("reloaded: the new settings apply from the next request on");
         }
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "not reloaded: the settings stay as they were");
+            tracing::error!(error = format!("{error:#}"), "not reloaded: the old settings stay in effect");
         }
     }
 }

@@ -20,8 +20,9 @@ use super::failure::Failure;
 use super::text::Progress;
 use crate::admin::AS_CHARS_MAX;
 use crate::cli::{self, Where, Word};
+use crate::config;
 use crate::store::Url;
-use gateway::Gateway;
+pub(crate) use gateway::{Gateway, published};
 use local::Local;
 
 /// The most that is asked for at once.
@@ -112,7 +113,7 @@ pub(crate) fn claims(said: Option<&str>) -> Result<Option<String>, Failure> {
         return Ok(Some(name.to_owned()));
     }
     Err(Failure::arguments(format!(
-        "--as \"{name}\" is no name; write one of 1 to {AS_CHARS_MAX} characters"
+        "--as \"{name}\" is not a valid name; use 1 to {AS_CHARS_MAX} characters"
     )))
 }
 
@@ -163,10 +164,11 @@ impl Target {
         if purpose != Purpose::Reading {
             refuse_held(&url, place)?;
         }
+        let keyring = config::encryption(&place.sources()).map_err(anyhow::Error::from)?;
         let store = match purpose {
-            Purpose::Reading | Purpose::DryRun => url.open_for_reading().await?,
+            Purpose::Reading | Purpose::DryRun => url.open_for_reading(keyring.as_ref()).await?,
             // No such change lets a record expire.
-            Purpose::Changing => url.open_for_changes(Expired::Delete).await?,
+            Purpose::Changing => url.open_for_changes(Expired::Delete, keyring.as_ref()).await?,
         };
         Ok(Self::Store(Local::new(store)))
     }
@@ -276,6 +278,20 @@ impl Listing {
     }
 }
 
+/// Up to `limit` messages of a gateway, 0 for all.
+pub(crate) async fn messages(
+    gateway: &Gateway,
+    state: Option<&str>,
+    destination: Option<&str>,
+    limit: usize,
+) -> Result<Listing, Failure> {
+    let mut progress = Progress::new();
+    let page = async |cursor: Option<String>, limit| {
+        gateway.messages(state, destination, cursor.as_deref(), limit).await
+    };
+    gather(limit, page, |count| progress.tell(&format!("{count} messages"))).await
+}
+
 impl Target {
     /// Up to `limit` records, 0 for all.
     pub(crate) async fn list(&self, filter: &Filter, limit: usize) -> Result<Listing, Failure> {
@@ -338,7 +354,7 @@ impl Target {
         let (_, name) = found.ok_or_else(|| {
             Failure::not_found(format!(
                 "there is no record whose id begins with \"{beginning}\"; it may have expired or been forgotten. To show a record \
-                 by its name, give SCOPE and KEY"
+                 by scope and key, give SCOPE and KEY"
             ))
         })?;
         Ok(name)
@@ -368,9 +384,37 @@ impl Target {
         .await?;
         found.ok_or_else(|| {
             Failure::not_found(format!(
-                "there is no such record in a scope that begins with \"{beginning}\"; onlyonce keys list shows what there is"
+                "there is no such record in a scope that begins with \"{beginning}\"; onlyonce keys list shows all records"
             ))
         })
+    }
+
+    /// Looks at every record of a listing, page by page, however many there are.
+    pub(crate) async fn each(
+        &self,
+        filter: &Filter,
+        mut look: impl FnMut(&Value) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut progress = Progress::new();
+        let mut cursor: Option<String> = None;
+        let mut count = 0;
+        loop {
+            let page = self.page(filter, cursor.as_deref(), PAGE).await?;
+            items(&page).iter().try_for_each(&mut look)?;
+            count += items(&page).len();
+            progress.tell(&format!("{count} records"));
+            let next = page["next"].as_str().map(str::to_owned);
+            if next.is_none() {
+                return Ok(());
+            }
+            if next == cursor {
+                return Err(Failure::new(
+                    "gateway_unknown",
+                    "the listing does not go on: its cursor stays the same",
+                ));
+            }
+            cursor = next;
+        }
     }
 
     /// Looks at every record of a listing, page by page.
@@ -389,7 +433,7 @@ impl Target {
             }
         }
         Err(Failure::arguments(
-            "there are too many records to find out whose this beginning is; give all 64 digits",
+            "there are too many records to find the scope by its beginning; give all 64 digits",
         ))
     }
 }
@@ -425,7 +469,7 @@ fn name_of(item: &Value) -> Name {
 
 fn ambiguous(what: &str, beginning: &str, one: &str, other: &str) -> Failure {
     Failure::arguments(format!(
-        "{what} \"{beginning}\" is the beginning of more than one, such as {one} and {other}; give more digits"
+        "{what} \"{beginning}\" matches more than one, such as {one} and {other}; give more digits"
     ))
 }
 
@@ -441,7 +485,7 @@ fn hex(text: &str, what: &str) -> Result<String, Failure> {
 }
 
 /// A digest of 32 bytes.
-fn digest(hex: &str) -> Result<[u8; 32], Failure> {
+pub(crate) fn digest(hex: &str) -> Result<[u8; 32], Failure> {
     let byte = |place: usize| u8::from_str_radix(hex.get(2 * place..2 * place + 2)?, 16).ok();
     let bytes: Option<Vec<u8>> = (0..DIGITS / 2).map(byte).collect();
     let bytes = bytes.and_then(|bytes| bytes.try_into().ok()).context("a scope has 64 hex digits")?;

@@ -102,6 +102,16 @@ impl Colour {
         }
     }
 
+    /// How a check ended.
+    pub(crate) fn level(self, level: &str, shown: &str) -> String {
+        match level {
+            "ok" => self.paint("32", shown),
+            "warn" => self.paint("33", shown),
+            "fail" => self.paint("31", shown),
+            _ => shown.to_owned(),
+        }
+    }
+
     pub(crate) fn bold(self, shown: &str) -> String {
         self.paint("1", shown)
     }

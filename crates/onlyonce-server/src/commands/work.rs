@@ -14,7 +14,6 @@ use super::failure::Failure;
 use super::target::{PAGE, held};
 use crate::cli::Work;
 use crate::config;
-use crate::store::Url;
 use crate::{Ended, store};
 
 /// What a worker is called for, and what it says.
@@ -38,15 +37,15 @@ pub(super) async fn run(
     let url = &settings.store;
     let holder = url.holder()?;
     let is_taken = round.begins_with_taking && url.has_one_owner() && holder.is_none();
-    let abandoned = if is_taken { reading(url, left_running).await? } else { 0 };
+    let abandoned = if is_taken { reading(&settings, left_running).await? } else { 0 };
     if arguments.dry_run {
-        let due = abandoned + reading(url, plan).await?;
+        let due = abandoned + reading(&settings, plan).await?;
         return tell(arguments, due, &format!("would be {}; nothing was changed", round.done));
     }
     if let Some(holder) = holder {
-        return Err(held(url, &holder, "a gateway does this by itself, so leave it to that process"));
+        return Err(held(url, &holder, "a gateway does this itself, so leave it to that process"));
     }
-    let opened = url.open_for_changes(settings.expired).await?;
+    let opened = url.open_for_changes(settings.expired, settings.encryption.as_ref()).await?;
     let engine = Engine::new(opened.clone());
     let done = rounds(arguments, round, &settings, &engine, work).await;
     drop(engine);
@@ -56,10 +55,10 @@ pub(super) async fn run(
 
 /// Counts something in a store that is only read.
 async fn reading(
-    url: &Url,
+    settings: &config::Work,
     count: impl AsyncFn(&Engine) -> Result<usize, seam::Error>,
 ) -> Result<usize, Failure> {
-    let opened = url.open_for_reading().await?;
+    let opened = settings.store.open_for_reading(settings.encryption.as_ref()).await?;
     let engine = Engine::new(opened.clone());
     let counted = count(&engine).await;
     drop(engine);

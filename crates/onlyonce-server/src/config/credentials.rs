@@ -1,10 +1,12 @@
-//! Keys and certificates, tried by those who will use them: better told by `check` than at the first handshake.
+//! Keys, certificates and the folder of the store, tried by those who will use them: better told by `check` than at the first handshake.
 
 use super::Config;
 use super::reader::Section;
+use crate::store::Url;
 use crate::{caller, tls};
 
 pub(super) fn check(config: &Config, top: &Section<'_>) {
+    check_folder(config, top);
     let has_keys = config.jwt.as_ref().is_some_and(|jwt| !jwt.keys.is_empty());
     if has_keys && let Err(faults) = caller::Callers::new(config) {
         for fault in faults.0 {
@@ -27,6 +29,19 @@ pub(super) fn check(config: &Config, top: &Section<'_>) {
         && let Err(error) = tls::Connector::new(config)
     {
         tell(&format!("{error:#}"), "upstream_ca", top);
+    }
+}
+
+/// The file of a store is created where it is missing, its folder is not.
+fn check_folder(config: &Config, top: &Section<'_>) {
+    let Url::Sqlite(path) = &config.store else { return };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        let remedy = format!(
+            "is in the folder \"{}\", which does not exist; create it first, or use another",
+            folder.display()
+        );
+        top.fault("store", config.store.to_string(), remedy);
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::fault::Place;
 use super::policy::{DERIVED, brought, derived};
 use super::secret;
-use super::setting::{self, Setting, Shape, Standing, TABLES};
+use super::setting::{self, Setting, Shape, TABLES};
 use super::tree::{Node, Table, Value};
 use super::{Config, Policy};
 
@@ -23,11 +23,8 @@ pub(super) fn toml(settings: &Table, config: &Config) -> String {
             Shape::One => {
                 let members = node.and_then(Node::table);
                 let members = if table.path.is_empty() { Some(settings) } else { members };
-                // A table that is nothing without what only the user knows, such as [jwt].
-                let is_whole = |setting: &Setting| {
-                    setting.default.is_some() || !matches!(setting.standing, Standing::Used)
-                };
-                if members.is_none() && !setting::members(table.path).all(is_whole) {
+                // A table that is nothing without what only the user knows.
+                if members.is_none() && table.path == "jwt" {
                     continue;
                 }
                 one(&mut out, table.path, members, &config.default.policy);
@@ -51,7 +48,11 @@ fn one(out: &mut String, path: &str, members: Option<&Table>, policy: &Policy) {
     for setting in setting::members(path) {
         let name = setting.split().1;
         match members.and_then(|members| members.get(name)) {
-            Some(node) => line(&mut lines, name, &written(&node.value), &node.place.to_string()),
+            Some(node) => {
+                let holds_login = path.is_empty() && matches!(name, "store" | "cache");
+                let value = if holds_login { without_login(&node.value) } else { written(&node.value) };
+                line(&mut lines, name, &value, &node.place.to_string());
+            }
             None => match default(setting, policy) {
                 Some((value, place)) => line(&mut lines, name, &value, &place),
                 None => continue,
@@ -64,13 +65,14 @@ fn one(out: &mut String, path: &str, members: Option<&Table>, policy: &Policy) {
     out.push_str(&lines);
 }
 
-/// What holds where nothing is set: the dialect's preset, what is derived, or the default. Nothing is said of what does nothing.
+/// What holds where nothing is set: the dialect's preset, what is derived, or the default.
 fn default(setting: &Setting, policy: &Policy) -> Option<(String, String)> {
-    if !matches!(setting.standing, Standing::Used) {
+    let name = setting.path.strip_prefix("policy.").unwrap_or_default();
+    // It is short for `key_from`, which is shown.
+    if name == "header" && policy.key_from != Policy::default().key_from {
         return None;
     }
-    let name = setting.path.strip_prefix("policy.").unwrap_or_default();
-    if let Some((_, value)) = brought(&policy.dialect).into_iter().find(|(other, _)| *other == name) {
+    if let Some((_, value)) = brought(policy).into_iter().find(|(other, _)| *other == name) {
         return Some((value, format!("dialect {}", policy.dialect.name)));
     }
     if let Some(value) = derived(name, policy, &Policy::default()) {
@@ -92,7 +94,7 @@ fn list(out: &mut String, path: &str, node: Option<&Node>, config: &Config) {
 
 /// What a route has otherwise than `[policy]`, although neither its settings nor its dialect say so.
 fn derived_for(out: &mut String, members: &Table, policy: &Policy, below: &Policy) {
-    let of_dialect = if members.contains_key("dialect") { brought(&policy.dialect) } else { Vec::new() };
+    let of_dialect = if members.contains_key("dialect") { brought(policy) } else { Vec::new() };
     for name in DERIVED.iter().filter(|name| !members.contains_key(**name)) {
         let is_brought = of_dialect.iter().any(|(other, _)| other == name);
         if let Some(value) = derived(name, policy, below).filter(|_| !is_brought) {
@@ -145,6 +147,18 @@ fn written_name(name: &str) -> String {
     let is_bare =
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if is_bare { name.to_owned() } else { one_line(name) }
+}
+
+/// A URL without user and password.
+fn without_login(value: &Value) -> String {
+    let written = written(value);
+    match written.split_once("://") {
+        Some((scheme, rest)) => match rest.rsplit_once('@') {
+            Some((_, place)) => format!("{scheme}://…@{place}"),
+            None => written,
+        },
+        None => written,
+    }
 }
 
 fn written(value: &Value) -> String {

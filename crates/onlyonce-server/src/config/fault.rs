@@ -84,6 +84,9 @@ impl fmt::Display for Warning {
     }
 }
 
+/// What only the user knows: a question that `check` asks, and `serve` does not.
+pub(crate) type Question = Warning;
+
 /// `path of "match": "value" remedy (place)`
 fn told(
     f: &mut fmt::Formatter<'_>,

@@ -1,11 +1,9 @@
-//! Which names there are: what is misspelt, misplaced, or not in this release.
+//! Which names there are: what is misspelt or misplaced.
 
 use super::fault::Place;
 use super::reader::Section;
-use super::setting::{self, SETTINGS, Shape, Standing, TABLES};
+use super::setting::{self, SETTINGS, Shape, TABLES};
 use super::tree::{Node, Value};
-
-const NOT_YET: &str = "is not in this release, and ignoring it would break what it promises; take it out";
 
 /// Looks at every name that was written. `known` is the section's path in the table of settings.
 pub(super) fn check(section: &Section<'_>, known: &str) {
@@ -15,10 +13,7 @@ pub(super) fn check(section: &Section<'_>, known: &str) {
         let found = setting::of(&path).or_else(|| policys.as_deref().and_then(setting::of));
         let inner = setting::table_of(&path).or_else(|| policys.as_deref().and_then(setting::table_of));
         match (found, inner) {
-            (Some(setting), _) => match setting.standing {
-                Standing::Used | Standing::Unused(_) => {}
-                Standing::Refused => section.fault(name, None, NOT_YET),
-            },
+            (Some(_), _) => {}
             (None, Some(inner)) => match (inner.shape, &node.value) {
                 (Shape::One, Value::Table(_)) => check(&section.inner(name), inner.path),
                 (Shape::List, Value::List(nodes)) => list(section, name, nodes, inner.path),
@@ -27,7 +22,7 @@ pub(super) fn check(section: &Section<'_>, known: &str) {
             },
             (None, None) => {
                 let hint = hint(known, name, &section.place_of(name));
-                section.fault(name, None, format!("is no setting; {hint}"));
+                section.fault(name, None, format!("is an unknown setting; {hint}"));
             }
         }
     }
@@ -35,9 +30,9 @@ pub(super) fn check(section: &Section<'_>, known: &str) {
 
 fn no_table(path: &str, shape: Shape) -> String {
     match shape {
-        Shape::One => format!("is no table; write [{path}] and its settings below"),
-        Shape::List => format!("is no list of tables; write [[{path}]] for each"),
-        Shape::Named => format!("is no table of tables; write [{path}.NAME] for each"),
+        Shape::One => format!("is not a table; write [{path}] and its settings below"),
+        Shape::List => format!("is not a list of tables; write [[{path}]] for each"),
+        Shape::Named => format!("is not a table of tables; write [{path}.NAME] for each"),
     }
 }
 
@@ -70,10 +65,10 @@ fn hint(table: &str, name: &str, place: &Place) -> String {
         && let Some(right) = SETTINGS.iter().find(|setting| setting.path.replace('.', "_") == plain)
     {
         let variable = right.path.to_uppercase().replace('.', "__");
-        return format!("two underscores stand between the levels: write ONLYONCE_{variable}");
+        return format!("two underscores separate the levels: write ONLYONCE_{variable}");
     }
     if let Some((_, meant)) = SYNONYMS.iter().find(|(other, _)| *other == plain) {
-        return format!("{meant} is what it is called here");
+        return format!("here it is called {meant}");
     }
     if let Some(elsewhere) = SETTINGS.iter().find(|setting| setting.split().1 == plain) {
         return match elsewhere.split() {
@@ -134,7 +129,7 @@ fn written(table: &str) -> String {
     }
 }
 
-fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     names
         .filter_map(|right| Some((near(name, right)?, right)))
         .min_by_key(|(distance, _)| *distance)
@@ -198,7 +193,7 @@ mod tests {
             ("", "polcy", "did you mean policy?"),
             ("", "token", "token belongs to [[admin_token]]"),
             ("", "attempts_max", "attempts_max belongs to [destinations.NAME]"),
-            ("tls", "timeout", "policy.deadline is what it is called here"),
+            ("tls", "timeout", "here it is called policy.deadline"),
             ("tls", "flux_capacitor", "`onlyonce settings` lists them all"),
         ] {
             assert!(

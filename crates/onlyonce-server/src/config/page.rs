@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::setting::{self, Setting, Shape, Standing, TABLES, TableOf};
+use super::setting::{self, Setting, Shape, TABLES, TableOf};
 
 /// How long a line of the example and of the help may be.
 const WIDTH: usize = 110;
@@ -11,7 +11,7 @@ const WIDTH: usize = 110;
 pub(crate) fn markdown() -> String {
     let mut out = String::new();
     for table in TABLES {
-        let _ = write!(out, "### {}\n\n{}{}\n\n", heading(table), table.meaning, remark(table));
+        let _ = write!(out, "### {}\n\n{}\n\n", heading(table), table.meaning);
         out.push_str("| setting | default | takes | meaning |\n|---|---|---|---|\n");
         for setting in setting::members(&pattern(table)) {
             let name = setting.path.strip_prefix("policy.").filter(|_| table.path == "policy.fingerprint");
@@ -19,12 +19,7 @@ pub(crate) fn markdown() -> String {
             let default = setting.default.map_or_else(|| "none".to_owned(), |default| format!("`{default}`"));
             let default = if setting.path == "policy.not_replayed" { listed(setting) } else { default };
             let expected = &setting.takes;
-            let _ = writeln!(
-                out,
-                "| `{name}` | {default} | {expected} | {}{} |",
-                setting.meaning,
-                standing(setting)
-            );
+            let _ = writeln!(out, "| `{name}` | {default} | {expected} | {} |", setting.meaning);
         }
         out.push('\n');
     }
@@ -60,46 +55,22 @@ fn pattern(table: &TableOf) -> String {
     }
 }
 
-/// What is to be said of a table none of whose settings does anything.
-fn remark(table: &TableOf) -> &'static str {
-    let members = || setting::members(&pattern(table)).map(|setting| setting.standing).collect::<Vec<_>>();
-    let all = members();
-    if all.iter().all(|standing| matches!(standing, Standing::Refused)) {
-        " Not in this release: setting any of it is a fault."
-    } else if all.iter().all(|standing| matches!(standing, Standing::Unused(_))) {
-        " Nothing uses it in this release: its shape is checked, and `check` says so."
-    } else {
-        ""
-    }
-}
-
-fn standing(setting: &Setting) -> &'static str {
-    match setting.standing {
-        Standing::Used => "",
-        Standing::Unused(_) => " No effect yet.",
-        Standing::Refused => " Not in this release.",
-    }
-}
-
 /// `onlyonce.example.toml`: every setting, commented out, with its default or an example.
 pub(crate) fn example() -> String {
     let mut out = String::from(
-        "# Every setting of `onlyonce serve`. What is commented out is the default; where there is none, an example.\n\
-         # Check yours with `onlyonce check --config onlyonce.toml`; docs/settings.md says more.\n\n",
+        "# Every setting of `onlyonce serve`. Commented lines show the default, or an example if there is no default.\n\
+         # Check your file with `onlyonce check --config onlyonce.toml`. More is in docs/settings.md.\n\n",
     );
     for table in TABLES {
         let members: Vec<_> = setting::members(&pattern(table)).collect();
-        if members.iter().all(|setting| matches!(setting.standing, Standing::Refused)) {
-            continue;
-        }
         if !table.path.is_empty() {
             let is_set = table.shape == Shape::One && members.iter().any(|setting| setting.default.is_some());
             out.push_str(&comment(&plain(table.meaning)));
             let header = header(table).replace("NAME", "example");
             let _ = writeln!(out, "{}{header}", if is_set { "" } else { "#" });
         }
-        for setting in members.iter().filter(|setting| !matches!(setting.standing, Standing::Refused)) {
-            out.push_str(&comment(&format!("{}{}", plain(setting.meaning), standing(setting))));
+        for setting in &members {
+            out.push_str(&comment(&plain(setting.meaning)));
             let hash = if setting.path == "upstream" { "" } else { "#" };
             let _ = writeln!(out, "{hash}{} = {}", setting.split().1, setting.example);
         }
@@ -113,23 +84,21 @@ pub(crate) fn example() -> String {
 /// The settings part of the help: names, defaults and meanings.
 pub(crate) fn help() -> String {
     let mut out = String::from(
-        "Settings, by --set NAME=VALUE, as a variable (ONLYONCE_POLICY__LEASE=5s), or in the file; in this order the first wins.\n\
-         VALUE is TOML, and a bare word is a text. Secrets are env:NAME or file:PATH. No file is read unless --config names it.\n",
+        "Settings, given by --set NAME=VALUE, a variable (ONLYONCE_POLICY__LEASE=5s) or the file; --set overrides variables, and\n\
+         variables override the file. VALUE is TOML; a bare word is a string. Secrets are env:NAME or file:PATH. No file is read\n\
+         unless --config names it.\n",
     );
     for table in TABLES {
         let members: Vec<_> = setting::members(&pattern(table)).collect();
-        if members.iter().all(|setting| matches!(setting.standing, Standing::Refused)) {
-            continue;
-        }
         let _ = write!(
             out,
             "\n{}\n",
             if table.path.is_empty() { "Outside any table".to_owned() } else { header(table) }
         );
-        for setting in members.iter().filter(|setting| !matches!(setting.standing, Standing::Refused)) {
+        for setting in &members {
             let default = setting.default.map(|default| format!(" [default: {default}]")).unwrap_or_default();
             let _ = writeln!(out, "  {}{default}", setting.path.replace('*', "NAME"));
-            for line in wrapped(&format!("{}{}", plain(setting.meaning), standing(setting)), WIDTH - 6) {
+            for line in wrapped(&plain(setting.meaning), WIDTH - 6) {
                 let _ = writeln!(out, "      {line}");
             }
         }

@@ -17,7 +17,7 @@ pub(super) fn read(node: &Node) -> Read<Pattern> {
     let (method, path) = match (words.next(), words.next(), words.next()) {
         (Some(path), None, _) => (None, path),
         (Some(method), Some(path), None) => (Some(method), path),
-        _ => return told("is no method and path; write it like \"POST /payments/*\""),
+        _ => return told("is not a method and path; write it like \"POST /payments/*\""),
     };
     let method = match method {
         None | Some("*") => None,
@@ -35,22 +35,22 @@ pub(super) fn read(node: &Node) -> Read<Pattern> {
         return told("has a path that does not begin with a slash; write it like \"POST /payments/*\"");
     };
     if path.contains(['?', '#']) {
-        return told("has a query or a fragment, and routes go by the path alone; take it out");
+        return told("has a query or a fragment, but routes match only the path; remove it");
     }
     let mut segments = Vec::new();
     let mut rest = path.split('/').peekable();
     while let Some(segment) = rest.next() {
         segments.push(match segment {
             "**" if rest.peek().is_none() => Segment::Rest,
-            "**" => return told("has ** before its end; it stands for the rest of the path"),
+            "**" => return told("has ** before its end; ** matches the rest of the path"),
             "*" => Segment::One,
             starred if starred.contains('*') => {
                 return told(
-                    "has a star within a segment; * stands for a whole one, ** at the end for the rest",
+                    "has a star inside a segment; * matches a whole segment, ** at the end the rest",
                 );
             }
             "." | ".." => {
-                return told("has a dot segment, which no normalised path has; write the path without");
+                return told("has a dot segment, which is removed from every request's path; write the path without it");
             }
             text => match normalised(text) {
                 Ok(text) => Segment::Text(text),
@@ -68,17 +68,19 @@ fn normalised(segment: &str) -> Result<String, &'static str> {
         match piece {
             Piece::Plain(byte) if is_path(byte) => text.push(char::from(byte)),
             Piece::Plain(_) => {
-                return Err("has a character that paths carry only escaped; write it like %20");
+                return Err("has a character that must be percent-encoded; write it like %20");
             }
             Piece::Escaped(byte) if percent::is_unreserved(byte) => text.push(char::from(byte)),
             Piece::Escaped(byte) => text.push_str(&format!("%{byte:02X}")),
             Piece::Malformed => {
-                return Err("has a % that begins no escape; write %25 for the character itself");
+                return Err("has a % without two hex digits behind it; write %25 for the character itself");
             }
         }
     }
     if matches!(&*text, "." | "..") {
-        return Err("has a dot segment, which no normalised path has; write the path without");
+        return Err(
+            "has a dot segment, which is removed from every request's path; write the path without it",
+        );
     }
     Ok(text)
 }

@@ -53,7 +53,7 @@ impl<'a> Section<'a> {
         Self { path, known, route: None, table: Some(table), begins: Place::Default, reader }
     }
 
-    /// The table of that name in this one. What is no table is told by `names`.
+    /// The table of that name in this one. `names` reports what is not a table.
     pub(super) fn inner(&self, name: &str) -> Self {
         let node = self.node(name);
         Self {
@@ -133,9 +133,14 @@ impl<'a> Section<'a> {
         joined(&self.known, name)
     }
 
-    /// Where that setting was written; where the table begins, if it was not.
+    /// Where that setting was written. If it was not: where its table begins in the file, and nowhere if the table is made of
+    /// settings that were given one by one.
     pub(super) fn place_of(&self, name: &str) -> Place {
-        self.node(name).map_or_else(|| self.begins.clone(), |node| node.place.clone())
+        match (self.node(name), &self.begins) {
+            (Some(node), _) => node.place.clone(),
+            (None, Place::File { .. }) => self.begins.clone(),
+            (None, Place::Default | Place::Variable(_) | Place::Set | Place::Flag(_)) => Place::Default,
+        }
     }
 
     /// `value` is none where it is nobody's business.
@@ -151,12 +156,23 @@ impl<'a> Section<'a> {
 
     /// As [`Section::fault`].
     pub(super) fn warn(&self, name: &str, value: impl Into<Option<String>>, remedy: impl Into<String>) {
+        self.warn_of(name, value, remedy, self.place_of(name));
+    }
+
+    /// The same about a setting that was written elsewhere and holds here too.
+    pub(super) fn warn_of(
+        &self,
+        name: &str,
+        value: impl Into<Option<String>>,
+        remedy: impl Into<String>,
+        place: Place,
+    ) {
         self.reader.warnings.borrow_mut().push(Warning {
             path: self.path_of(name),
             route: self.route.clone(),
             value: value.into(),
             remedy: remedy.into(),
-            place: self.place_of(name),
+            place,
         });
     }
 }

@@ -9,27 +9,26 @@ use super::value::{self, Read, Wrong, text};
 /// The variables that `env:NAME` refers to.
 pub(super) type Environment<'a> = BTreeMap<&'a str, &'a str>;
 
-const EXPECTED: &str =
-    "write env:NAME for a variable or file:PATH for a file; the secret itself does not belong into settings";
+const EXPECTED: &str = "write env:NAME for a variable or file:PATH for a file; the secret itself does not belong in the settings";
 
 /// Reads the secret that `node` points to. Nothing of a value that is no such pointer is ever shown.
 pub(super) fn read(node: &Node, environment: &Environment<'_>) -> Read<Secret> {
     let told = |remedy: String| Err(vec![Wrong { value: None, remedy }]);
-    let Ok(source) = text(node) else { return told(format!("is no text; {EXPECTED}")) };
+    let Ok(source) = text(node) else { return told(format!("is not a string; {EXPECTED}")) };
     let bytes = match source.split_once(':') {
         Some(("env", name)) if is_name(name) => match environment.get(name) {
             Some(value) => value.as_bytes().to_vec(),
-            None => return told(format!("variable {name} is not set; set it, or name another")),
+            None => return told(format!("variable {name} is not set; set it, or use another")),
         },
         Some(("file", path)) if !path.is_empty() => match std::fs::read(path) {
             Ok(bytes) => without_newline(bytes),
             Err(error) => {
                 return told(format!(
-                    "file \"{path}\" cannot be read: {error}; name one that this user may read"
+                    "file \"{path}\" cannot be read: {error}; use a file that this user may read"
                 ));
             }
         },
-        _ => return told(format!("is no place of a secret; {EXPECTED}")),
+        _ => return told(format!("does not say where a secret is; {EXPECTED}")),
     };
     if bytes.is_empty() {
         return told(format!(

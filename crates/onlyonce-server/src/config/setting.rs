@@ -40,17 +40,6 @@ pub(super) struct Setting {
     pub(super) example: &'static str,
     /// One or two sentences.
     pub(super) meaning: &'static str,
-    pub(super) standing: Standing,
-}
-
-/// Whether anything goes by a setting yet.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Standing {
-    Used,
-    /// Its shape is checked, and nothing uses it yet; nothing is promised that does not hold. Who sets it is told this.
-    Unused(&'static str),
-    /// It would promise something that this release does not do: refused.
-    Refused,
 }
 
 /// A table of settings.

@@ -73,11 +73,11 @@ fn file(sources: &Sources, faults: &mut Vec<Fault>) -> Table {
     let text = match std::fs::read(path).map(String::from_utf8) {
         Ok(Ok(text)) => text,
         Ok(Err(_)) => {
-            faults.push(unreadable("is no text in UTF-8; name a settings file in TOML".into()));
+            faults.push(unreadable("is not UTF-8 text; use a settings file in TOML".into()));
             return Table::new();
         }
         Err(error) => {
-            faults.push(unreadable(format!("cannot be read: {error}; name a file that this user may read")));
+            faults.push(unreadable(format!("cannot be read: {error}; use a file that this user may read")));
             return Table::new();
         }
     };
@@ -97,7 +97,7 @@ pub(super) fn unread_file(sources: &Sources) -> Option<Warning> {
         path: FILE.into(),
         route: None,
         value: Some(USUAL_FILE.into()),
-        remedy: format!("is in this folder and was not read; add --config {USUAL_FILE} if it is meant"),
+        remedy: format!("is in this folder but was not read; to use it, add --config {USUAL_FILE}"),
         place: Place::Default,
     })
 }
@@ -203,7 +203,7 @@ fn no_table(path: &str, name: &str, place: Place) -> Fault {
     let remedy = if setting::is_list(name) {
         format!("is inside a list, which is set as a whole; write {name}=[{{…}}, {{…}}] or use a file")
     } else {
-        format!("is inside \"{name}\", which has been set to something that is no table; set one of the two")
+        format!("is inside \"{name}\", which was set to something that is not a table; set one of the two")
     };
     Fault { path: path.to_owned(), route: None, value: None, remedy, place }
 }

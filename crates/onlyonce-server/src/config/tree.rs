@@ -84,7 +84,7 @@ pub(super) fn file(path: &Path, text: &str) -> Result<Table, Vec<Fault>> {
         let at = error.span().map_or(0, |span| span.start);
         let (line, column) = lines.position(at);
         let told = error.message().replace('\n', ", ");
-        let remedy = format!("is no TOML: {told}; mend line {line}, column {column}");
+        let remedy = format!("is not valid TOML: {told}; fix line {line}, column {column}");
         Fault {
             path: super::source::FILE.into(),
             route: None,

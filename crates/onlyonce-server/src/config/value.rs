@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use http::{HeaderName, Method, Uri};
 
+use super::names;
+use super::secret::Environment;
 use super::tree::{Node, Value};
 use super::{Network, Upstream};
 
@@ -31,7 +33,7 @@ fn is_no<T>(node: &Node, expected: &str) -> Read<T> {
 
 /// A text; from a variable or `--set` also one that TOML would read as something else.
 pub(super) fn text(node: &Node) -> Read<String> {
-    text_or(node, "a text; write it in quotes")
+    text_or(node, "a string; write it in quotes")
 }
 
 fn text_or(node: &Node, expected: &str) -> Read<String> {
@@ -65,7 +67,7 @@ pub(super) fn members<T>(
     read: impl Fn(&str, &Node) -> Read<T>,
 ) -> Read<Vec<(String, T)>> {
     let Some(table) = node.table() else {
-        let remedy = format!("is no table; write it like {expected}");
+        let remedy = format!("is not a table; write it like {expected}");
         return Err(vec![Wrong { value: None, remedy }]);
     };
     let mut members = Vec::with_capacity(table.len());
@@ -88,9 +90,21 @@ pub(super) fn flag(node: &Node) -> Read<bool> {
     }
 }
 
+/// From 0 to 1.
+pub(super) fn part(node: &Node, _: &Environment<'_>) -> Read<f64> {
+    let part = match &node.value {
+        Value::Integer(_) | Value::Odd(_) => node.value.to_string().parse::<f64>().ok(),
+        Value::Text(_) | Value::Flag(_) | Value::List(_) | Value::Table(_) => None,
+    };
+    match part {
+        Some(part) if (0.0..=1.0).contains(&part) => Ok(part),
+        Some(_) | None => is_no(node, "a number from 0 to 1; write it like 0.1"),
+    }
+}
+
 /// `5s`, `250ms`, `23h`, `7d`.
 pub(super) fn span(node: &Node) -> Read<Duration> {
-    const EXPECTED: &str = "a span; write it with its unit, like 250ms, 5s, 10m, 23h or 7d";
+    const EXPECTED: &str = "a duration; write it with its unit, like 250ms, 5s, 10m, 23h or 7d";
     let text = match &node.value {
         Value::Integer(number) => {
             return wrong(number, format!("has no unit; write {number}s if seconds are meant"));
@@ -109,10 +123,7 @@ pub(super) fn span(node: &Node) -> Read<Duration> {
         "" => return wrong(text, format!("has no unit; write {number}s if seconds are meant")),
         _ => return is_no(node, EXPECTED),
     };
-    millis.map_or_else(
-        || wrong(text, "is longer than anything lasts; shorten it"),
-        |millis| Ok(Duration::from_millis(millis)),
-    )
+    millis.map_or_else(|| wrong(text, "is too long; shorten it"), |millis| Ok(Duration::from_millis(millis)))
 }
 
 /// `1MiB`, `64KiB`, `1000`.
@@ -135,7 +146,7 @@ pub(super) fn bytes(node: &Node) -> Read<u64> {
         "GB" => 1_000_000_000,
         _ => return is_no(node, EXPECTED),
     };
-    number.checked_mul(factor).map_or_else(|| wrong(text, "is more than there is; lower it"), Ok)
+    number.checked_mul(factor).map_or_else(|| wrong(text, "is too large; lower it"), Ok)
 }
 
 fn split_unit(text: &str) -> (&str, &str) {
@@ -160,7 +171,15 @@ pub(super) fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Read<T> {
     words
         .iter()
         .find(|(name, _)| *name == text)
-        .map_or_else(|| is_no(node, &expected), |(_, meant)| Ok(*meant))
+        .map_or_else(|| is_no(node, &meant(&text, &names, expected)), |(_, meant)| Ok(*meant))
+}
+
+/// What is expected, with the word that was probably meant.
+fn meant(text: &str, names: &[&str], expected: String) -> String {
+    match names::nearest(&text.to_ascii_lowercase(), names.iter().copied()) {
+        Some(near) => format!("{expected}; did you mean {near}?"),
+        None => expected,
+    }
 }
 
 pub(super) fn method(node: &Node) -> Read<Method> {
@@ -169,7 +188,7 @@ pub(super) fn method(node: &Node) -> Read<Method> {
     if is_standing && let Ok(method) = text.parse() {
         return Ok(method);
     }
-    wrong(text, "is no method; write it in capitals, like POST")
+    wrong(text, "is not a method; write it in capitals, like POST")
 }
 
 /// `true`, `false`, or a list of methods.
@@ -194,7 +213,7 @@ pub(super) enum Required {
 }
 
 pub(super) fn status(node: &Node) -> Read<u16> {
-    const EXPECTED: &str = "is no final HTTP status; use 200 to 599";
+    const EXPECTED: &str = "is not a final HTTP status; use 200 to 599";
     match &node.value {
         Value::Integer(number @ 200..=599) => u16::try_from(*number).or_else(|_| wrong(number, EXPECTED)),
         Value::Integer(number) => wrong(number, EXPECTED),
@@ -206,7 +225,7 @@ pub(super) fn status(node: &Node) -> Read<u16> {
 
 pub(super) fn header(node: &Node) -> Read<HeaderName> {
     let text = text(node)?;
-    text.parse().or_else(|_| wrong(text, "is no name of a header; write it like Idempotency-Key"))
+    text.parse().or_else(|_| wrong(text, "is not a header name; write it like Idempotency-Key"))
 }
 
 /// Anything that reads itself and says what is wrong.
@@ -218,7 +237,7 @@ pub(super) fn parsed<T: FromStr<Err: Display>>(node: &Node) -> Read<T> {
 pub(super) fn address(node: &Node) -> Read<SocketAddr> {
     let text = text(node)?;
     if let Some(port) = text.strip_prefix("localhost:") {
-        return wrong(&text, format!("is a name; write 127.0.0.1:{port}"));
+        return wrong(&text, format!("is a host name; write an address, like 127.0.0.1:{port}"));
     }
     let is_port = text.strip_prefix(':').unwrap_or(&text).parse::<u16>().is_ok();
     let port = if is_port { text.trim_start_matches(':') } else { "8080" };
@@ -226,7 +245,7 @@ pub(super) fn address(node: &Node) -> Read<SocketAddr> {
         wrong(
             &text,
             format!(
-                "is no address with a port; write 127.0.0.1:{port}, or 0.0.0.0:{port} for all interfaces"
+                "is not an address with a port; write 127.0.0.1:{port}, or 0.0.0.0:{port} for all interfaces"
             ),
         )
     })
@@ -234,7 +253,7 @@ pub(super) fn address(node: &Node) -> Read<SocketAddr> {
 
 fn path(node: &Node) -> Read<PathBuf> {
     match text(node)? {
-        empty if empty.is_empty() => wrong(empty, "names no file; write the path of one"),
+        empty if empty.is_empty() => wrong(empty, "is empty; write the path of a file"),
         path => Ok(path.into()),
     }
 }
@@ -244,9 +263,9 @@ pub(super) fn pem(node: &Node, label: &str) -> Read<PathBuf> {
     let path = path(node)?;
     match std::fs::read(&path) {
         Ok(bytes) if has_pem(&bytes, label) => Ok(path),
-        Ok(_) => wrong(path.display(), format!("holds no \"{label}\" in PEM; name a file that does")),
+        Ok(_) => wrong(path.display(), format!("has no \"{label}\" in PEM; use a file that has one")),
         Err(error) => {
-            wrong(path.display(), format!("cannot be read: {error}; name a file that this user may read"))
+            wrong(path.display(), format!("cannot be read: {error}; use a file that this user may read"))
         }
     }
 }
@@ -261,7 +280,7 @@ fn has_pem(bytes: &[u8], label: &str) -> bool {
 pub(super) fn service(node: &Node) -> Read<Uri> {
     let uri = url(node)?;
     if uri.query().is_some() {
-        return wrong(&uri, "has a query, and requests bring their own; take it out");
+        return wrong(&uri, "has a query, but requests have their own; remove it");
     }
     Ok(uri)
 }
@@ -274,16 +293,16 @@ pub(super) fn url(node: &Node) -> Read<Uri> {
         .split_once("://")
         .is_some_and(|(_, rest)| rest.split('/').next().is_some_and(|host| host.contains('@')))
     {
-        let remedy = format!("has credentials in it, which would show in logs; take them out and {EXPECTED}");
+        let remedy = format!("contains credentials, which would appear in logs; remove them and {EXPECTED}");
         return Err(vec![Wrong { value: None, remedy }]);
     }
     if !text.contains("://") {
-        return wrong(&text, format!("does not say http:// or https://; {EXPECTED}"));
+        return wrong(&text, format!("does not begin with http:// or https://; {EXPECTED}"));
     }
     if text.contains('#') {
-        return wrong(&text, "has a fragment, which is never sent; take it out");
+        return wrong(&text, "has a fragment, which is never sent; remove it");
     }
-    let Ok(uri) = text.parse::<Uri>() else { return wrong(&text, format!("is no URL; {EXPECTED}")) };
+    let Ok(uri) = text.parse::<Uri>() else { return wrong(&text, format!("is not a URL; {EXPECTED}")) };
     let Some(authority) = uri.authority() else {
         return wrong(&text, format!("has no host; {EXPECTED}"));
     };
@@ -294,7 +313,7 @@ pub(super) fn url(node: &Node) -> Read<Uri> {
     if authority.host().is_empty()
         || port.is_some_and(|(_, port)| !port.parse::<u16>().is_ok_and(|port| port > 0))
     {
-        return wrong(&text, format!("has no host or port that one can connect to; {EXPECTED}"));
+        return wrong(&text, format!("has no valid host or port; {EXPECTED}"));
     }
     Ok(uri)
 }
@@ -311,7 +330,7 @@ impl Upstream {
 
 /// `10.0.0.0/8`, or one address.
 pub(super) fn network(node: &Node) -> Read<Network> {
-    const EXPECTED: &str = "is no address or network; write it like 10.0.0.0/8 or ::1";
+    const EXPECTED: &str = "is not an address or network; write it like 10.0.0.0/8 or ::1";
     let text = text(node)?;
     let (address, prefix) =
         text.split_once('/').map_or((&*text, None), |(address, prefix)| (address, Some(prefix)));
@@ -327,7 +346,7 @@ pub(super) fn network(node: &Node) -> Read<Network> {
     if first != address {
         return wrong(
             &text,
-            format!("names an address inside a network; write {first}/{prefix_bits}, or {address} alone"),
+            format!("is an address inside a network; write {first}/{prefix_bits}, or {address} alone"),
         );
     }
     Ok(network)

@@ -53,10 +53,13 @@ async fn retry(stage: &Stage) -> Result<Act> {
     let again = client.pay(&order).await?;
     act.promise("the payment is made: 201", first.status == 201);
     act.promise("the retry gets the same answer, byte for byte", same(&first, &again));
-    act.promise("and is told so: Idempotent-Replayed: true", !first.is_replay() && again.is_replay());
+    act.promise(
+        "and is marked as a replay: Idempotent-Replayed: true",
+        !first.is_replay() && again.is_replay(),
+    );
     let expires = |answer: &Answer| answer.header("idempotency-key-expires").map(str::to_owned);
     act.promise(
-        "both say until when that holds",
+        "both say how long the key is kept",
         expires(&first).is_some() && expires(&first) == expires(&again),
     );
     Ok(stage.counted(act, &order, 2, 1))
@@ -71,13 +74,16 @@ async fn storm(stage: &Stage) -> Result<Act> {
     let refused: Vec<_> = refused.collect();
     // A client that came after the first request was done got its answer.
     let replays = answers.iter().filter(|answer| answer.status == 201 && answer.is_replay()).count();
-    act.promise(format!("one ran, {} were told 409: {}", refused.len(), statuses(&answers)), {
+    act.promise(format!("one ran, {} were refused with 409: {}", refused.len(), statuses(&answers)), {
         firsts == 1 && !refused.is_empty() && firsts + refused.len() + replays == STORM
     });
     let told = refused.iter().all(|answer| answer.header("retry-after").is_some());
-    act.promise("each of them was told when to come back: Retry-After", told);
+    act.promise("each refusal says when to retry: Retry-After", told);
     let late = stage.client().await?.pay(&order).await?;
-    act.promise("who comes back gets the answer of the one that ran", late.status == 201 && late.is_replay());
+    act.promise(
+        "a client that retries gets the answer of the one that ran",
+        late.status == 201 && late.is_replay(),
+    );
     Ok(stage.counted(act, &order, STORM + 1, 1))
 }
 
@@ -138,7 +144,7 @@ async fn hang_up(stage: &Stage) -> Result<Act> {
     );
     let mut client = stage.client().await?;
     let meanwhile = client.pay(&order).await?;
-    act.promise("a retry meanwhile is told that the first still runs: 409", {
+    act.promise("a retry in the meantime is refused, because the first still runs: 409", {
         is_refused(&meanwhile, 409, "idempotency_key_in_progress")
     });
     stage.bank.go_on.notify_one();
@@ -174,7 +180,7 @@ async fn service_away(stage: &mut Stage) -> Result<Act> {
     stage.service.kill().await;
     let mut client = stage.client().await?;
     let away = client.pay(&order).await?;
-    act.promise("nothing was sent, and the client is told so: 502 upstream_unreachable", {
+    act.promise("nothing was sent, and the answer says so: 502 upstream_unreachable", {
         is_refused(&away, 502, "upstream_unreachable") && away.header("idempotency-stored") == Some("false")
     });
     act.promise("nothing was charged", stage.bank.charged(&order.payment.order) == 0);
@@ -192,14 +198,14 @@ async fn service_dies(stage: &mut Stage) -> Result<Act> {
     let order = order("dies-1", Card::Crashing);
     let mut client = stage.client().await?;
     let lost = client.pay(&order).await?;
-    act.promise("the client is told the truth, that nobody knows: 502 upstream_outcome_unknown", {
+    act.promise("the client gets the truth, that nobody knows: 502 upstream_outcome_unknown", {
         is_refused(&lost, 502, "upstream_outcome_unknown")
             && lost.header("idempotency-stored") == Some("false")
     });
     stage.service.kill().await;
     stage.service.start_again().await?;
     let again = client.pay(&order).await?;
-    act.promise("its retry is refused, not guessed at: 409 idempotency_outcome_unknown", {
+    act.promise("its retry is refused, because nobody knows: 409 idempotency_outcome_unknown", {
         is_refused(&again, 409, "idempotency_outcome_unknown")
     });
     let path = again.header("link").and_then(status_link).map(str::to_owned);
@@ -207,7 +213,7 @@ async fn service_dies(stage: &mut Stage) -> Result<Act> {
         Some(path) => client.ask(order.caller, path).await?.body,
         None => bytes::Bytes::new(),
     };
-    act.promise("and told where to ask; the record there says unknown", {
+    act.promise("with a link to its status, which says unknown", {
         serde_json::from_slice(&state).is_ok_and(|state: serde_json::Value| state["state"] == "unknown")
     });
     Ok(stage.counted(act, &order, 2, 1))
@@ -253,7 +259,8 @@ async fn killed_in_the_middle(stage: &mut Stage) -> Result<Act> {
         let promise = "the gateway that took over does not guess: 409 idempotency_outcome_unknown";
         (promise, "idempotency_outcome_unknown")
     } else {
-        let promise = "until its lease lapses, the gateway that died may be at it still: 409 in progress";
+        let promise =
+            "until its lease lapses, the gateway that died may still be running it: 409 in progress";
         (promise, "idempotency_key_in_progress")
     };
     act.promise(promise, is_refused(&retried, 409, code));

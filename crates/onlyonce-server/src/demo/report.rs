@@ -155,19 +155,19 @@ fn count(number: usize, noun: &str) -> impl fmt::Display {
 
 /// Colours only on a terminal without `NO_COLOR`.
 #[derive(Clone, Copy, Debug)]
-enum Style {
+pub(crate) enum Style {
     Plain,
     Ansi,
 }
 
 impl Style {
-    fn of_stdout() -> Self {
+    pub(crate) fn of_stdout() -> Self {
         let is_wanted =
             io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         if is_wanted { Self::Ansi } else { Self::Plain }
     }
 
-    fn strong(self, text: &str) -> String {
+    pub(crate) fn strong(self, text: &str) -> String {
         self.painted("1", text)
     }
 

@@ -22,6 +22,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::bank::{Bank, Card, Charge, Payment};
 use super::client::{ASKED, PAYMENTS};
 
+/// How many charges the dashboard shows.
+const LAST_CHARGES: usize = 8;
+
 /// The service while it runs.
 #[derive(Debug)]
 pub(crate) struct Service {
@@ -168,10 +171,18 @@ async fn probe(State(served): State<Served>, uri: Uri) -> Json<Value> {
 }
 
 async fn ledger(State(served): State<Served>) -> Result<Json<Value>, Infallible> {
-    let charges = served.bank.charges();
-    let charges = charges.iter().map(|charge| {
-        let Payment { order, card, amount, token: _ } = &charge.payment;
-        json!({ "payment": charge.number, "order": order, "card": card.name(), "amount": amount })
-    });
-    Ok(Json(charges.collect()))
+    Ok(Json(served.bank.charges().iter().map(line).collect()))
+}
+
+/// How many charges there were, and the last of them, for the dashboard.
+pub(crate) fn last_charges(bank: &Bank) -> Value {
+    let charges = bank.charges();
+    let last: Vec<_> = charges.iter().rev().take(LAST_CHARGES).map(line).collect();
+    json!({ "count": charges.len(), "last": last })
+}
+
+/// A line of the ledger.
+fn line(charge: &Charge) -> Value {
+    let Payment { order, card, amount, token: _ } = &charge.payment;
+    json!({ "payment": charge.number, "order": order, "card": card.name(), "amount": amount })
 }

@@ -11,11 +11,13 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
+use super::activity::Running;
+use super::inbound::{Broken, Inbound};
 use super::pool::Lent;
 
 /// A request body for a service: buffered by the layer if keyed, otherwise streamed from the client.
 pub(crate) struct Upload {
-    body: onlyonce::Body<Incoming>,
+    body: onlyonce::Body<Inbound>,
     progress: Option<Arc<Progress>>,
 }
 
@@ -39,12 +41,12 @@ impl Progress {
 
 impl Upload {
     /// A buffered or empty body.
-    pub(crate) fn whole(body: onlyonce::Body<Incoming>) -> Self {
+    pub(crate) fn whole(body: onlyonce::Body<Inbound>) -> Self {
         Self { body, progress: None }
     }
 
     /// A streamed body and its progress.
-    pub(crate) fn streaming(body: onlyonce::Body<Incoming>) -> (Self, Arc<Progress>) {
+    pub(crate) fn streaming(body: onlyonce::Body<Inbound>) -> (Self, Arc<Progress>) {
         let progress = Arc::new(Progress { since: Instant::now(), moved_ms: AtomicU64::new(0) });
         (Self { body, progress: Some(progress.clone()) }, progress)
     }
@@ -52,12 +54,12 @@ impl Upload {
 
 impl HttpBody for Upload {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(progress) = &self.progress {
             progress.moved();
@@ -80,6 +82,8 @@ pub(crate) enum Body {
         body: Incoming,
         /// The connection of the body, which is reused once the body has ended.
         lent: Option<Lent>,
+        /// Its request counts as running until the body is dropped.
+        _running: Option<Running>,
     },
     Own(Option<Bytes>),
 }
@@ -87,7 +91,15 @@ pub(crate) enum Body {
 impl Body {
     pub(crate) fn service(body: Incoming, lent: Option<Lent>) -> Self {
         let lent = give_back_at_end(&body, lent);
-        Self::Service { body, lent }
+        Self::Service { body, lent, _running: None }
+    }
+
+    /// One whose request counts as running while there is more of it to come.
+    pub(crate) fn counted(self, running: Option<Running>) -> Self {
+        match self {
+            Self::Service { body, lent, .. } => Self::Service { body, lent, _running: running },
+            Self::Own(bytes) => Self::Own(bytes),
+        }
     }
 
     pub(crate) fn own(bytes: Bytes) -> Self {
@@ -114,7 +126,7 @@ impl HttpBody for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let (body, lent) = match &mut *self {
-            Self::Service { body, lent } => (body, lent),
+            Self::Service { body, lent, .. } => (body, lent),
             Self::Own(bytes) => return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
         };
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));

@@ -2,6 +2,7 @@
 
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -9,33 +10,58 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::activity::Activity;
+use super::connections::Place;
 use super::head::Head;
 use crate::tls::Stream;
 
 /// How long a refused client may go on sending before the connection is closed.
 const LINGERS: Duration = Duration::from_secs(5);
 const DISCARDED_AT_ONCE: usize = 64 * 1024;
+/// The preface of HTTP/2.
+const PREFACE_BYTES: usize = 24;
 
 /// The bytes of a client's connection.
 pub(crate) struct Client {
     stream: Option<Stream>,
     head: Head,
+    activity: Arc<Activity>,
+    /// Until its descriptor is closed, also after it has become a tunnel.
+    place: Option<Place>,
+    /// How many bytes were read, up to the preface of HTTP/2.
+    begun: usize,
     has_ended: bool,
     is_shut: bool,
 }
 
 impl Client {
-    pub(crate) fn new(stream: Stream, head: Head) -> Self {
-        Self { stream: Some(stream), head, has_ended: false, is_shut: false }
+    pub(crate) fn new(stream: Stream, head: Head, activity: Arc<Activity>, place: Place) -> Self {
+        let (stream, place) = (Some(stream), Some(place));
+        Self { stream, head, activity, place, begun: 0, has_ended: false, is_shut: false }
     }
 
     fn stream(&mut self) -> Pin<&mut Stream> {
         Pin::new(self.stream.as_mut().expect("the stream is taken only when this is dropped"))
     }
 
-    fn wrote(&mut self, written: Result<usize>) -> Poll<Result<usize>> {
+    fn wrote(&mut self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
+        if written.is_pending() {
+            self.activity.stalls();
+            return Poll::Pending;
+        }
+        self.activity.wrote();
         self.head.wrote();
-        Poll::Ready(written)
+        written
+    }
+
+    /// Notes which part of the client's requests these bytes may be. In HTTP/2 only the preface is a part of its own.
+    fn received(&mut self, bytes: usize, is_http2: bool) {
+        self.begun = self.begun.saturating_add(bytes).min(PREFACE_BYTES);
+        if is_http2 && self.begun == PREFACE_BYTES {
+            self.activity.head_ends();
+        } else {
+            self.activity.head_moves();
+        }
     }
 }
 
@@ -44,13 +70,18 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         let Some(mut stream) = self.stream.take() else { return };
-        if self.has_ended || !self.is_shut {
+        if self.has_ended || !self.is_shut || self.activity.is_cut() {
             return;
         }
+        let Some(mut place) = self.place.take() else { return };
         let Ok(runtime) = Handle::try_current() else { return };
+        if !place.may_linger() {
+            return;
+        }
         runtime.spawn(timeout(LINGERS, async move {
             let mut discarded = vec![0; DISCARDED_AT_ONCE];
             while stream.read(&mut discarded).await.is_ok_and(|bytes| bytes > 0) {}
+            drop((stream, place));
         }));
     }
 }
@@ -64,15 +95,16 @@ impl AsyncRead for Client {
         let before = buffer.filled().len();
         ready!(self.stream().poll_read(cx, buffer))?;
         let read = &buffer.filled()[before..];
-        self.head.read(read);
+        let is_http2 = self.head.read(read);
         self.has_ended |= read.is_empty();
+        self.received(read.len(), is_http2);
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for Client {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
-        let written = ready!(self.stream().poll_write(cx, bytes));
+        let written = self.stream().poll_write(cx, bytes);
         self.wrote(written)
     }
 
@@ -81,7 +113,7 @@ impl AsyncWrite for Client {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        let written = ready!(self.stream().poll_write_vectored(cx, slices));
+        let written = self.stream().poll_write_vectored(cx, slices);
         self.wrote(written)
     }
 

@@ -23,13 +23,15 @@ use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
-use onlyonce::refusal::{NoAnswer, Refusal};
+use onlyonce::refusal::{NoAnswer, Refusal, Resend};
 use onlyonce::store::failpoint;
-use onlyonce::{Attempt, Dialect, Policy, Reason, problem};
+use onlyonce::{Attempt, Dialect, Effects, Policy, Reason, problem};
 use tokio::time::timeout;
 
+use super::activity::Running;
 use super::body::{Body, Progress, Upload};
 use super::headers;
+use super::inbound::Inbound;
 use super::phase::Ending;
 use super::pool::{Origin, Pool, Sender};
 use super::tunnel::Tunnels;
@@ -49,6 +51,7 @@ struct Target {
     /// The upstream's path prefix; may be empty.
     prefix: String,
     dialect: Dialect,
+    effects: Effects,
     deadline: Duration,
     tunnels: Tunnels,
     ending: Ending,
@@ -65,7 +68,7 @@ enum Failure {
 
 impl Forward {
     pub(crate) fn new(route: &config::Route, pool: Arc<Pool>, tunnels: Tunnels, ending: Ending) -> Self {
-        let Policy { dialect, deadline, .. } = &route.policy;
+        let Policy { dialect, deadline, effects, .. } = &route.policy;
         let parts = route.upstream.uri.clone().into_parts();
         let prefix =
             parts.path_and_query.as_ref().map_or("", PathAndQuery::path).trim_end_matches('/').to_owned();
@@ -75,6 +78,7 @@ impl Forward {
             authority: parts.authority.expect("the settings were checked: an upstream has a host"),
             prefix,
             dialect: dialect.clone(),
+            effects: *effects,
             deadline: *deadline,
             tunnels,
             ending,
@@ -82,7 +86,7 @@ impl Forward {
     }
 }
 
-impl tower_service::Service<Request<onlyonce::Body<Incoming>>> for Forward {
+impl tower_service::Service<Request<onlyonce::Body<Inbound>>> for Forward {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -91,15 +95,18 @@ impl tower_service::Service<Request<onlyonce::Body<Incoming>>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<onlyonce::Body<Incoming>>) -> Self::Future {
+    fn call(&mut self, request: Request<onlyonce::Body<Inbound>>) -> Self::Future {
         let target = self.0.clone();
         Box::pin(async move { Ok(target.forward(request).await) })
     }
 }
 
 impl Target {
-    async fn forward(self: Arc<Self>, request: Request<onlyonce::Body<Incoming>>) -> Response<Body> {
+    async fn forward(self: Arc<Self>, request: Request<onlyonce::Body<Inbound>>) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
+        let is_safe = parts.method.is_safe();
+        // Counted as running until its answer has ended, or until it is known that there will be none.
+        let running = parts.extensions.remove::<Running>();
         let attempt = parts.extensions.remove::<Attempt>();
         let upgraded = parts.extensions.remove::<OnUpgrade>();
         let upgrade = upgraded.as_ref().and_then(|_| headers::upgrade(&parts.headers));
@@ -118,10 +125,13 @@ impl Target {
         let is_upgrade = upgrade.is_some();
         let request = Request::from_parts(parts, upload);
         let answered = match self.in_time(request, upgrade, progress.as_deref()).await {
-            Ok((response, sender)) => self.answer(response, sender, upgraded.filter(|_| is_upgrade)),
+            Ok((response, sender)) => {
+                let answered = self.answer(response, sender, upgraded.filter(|_| is_upgrade));
+                answered.map(|response| response.map(|body| body.counted(running)))
+            }
             Err(failure) => Err(failure),
         };
-        answered.unwrap_or_else(|failure| self.tell(&failure, attempt.as_ref()))
+        answered.unwrap_or_else(|failure| self.tell(&failure, attempt.as_ref(), is_safe))
     }
 
     /// Sends the request and waits for the head of the answer until the deadline, which counts from the last progress of the
@@ -170,7 +180,7 @@ impl Target {
                 None => self.address(&mut request, came_by, version, upgrade.as_ref())?,
                 Some(before) if before == version => {}
                 Some(_) => {
-                    return Err(Failure::DidNotRun("the service changed from one HTTP to another".into()));
+                    return Err(Failure::DidNotRun("the service changed its HTTP version".into()));
                 }
             }
             is_sent.store(true, Ordering::Relaxed);
@@ -253,8 +263,9 @@ impl Target {
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let protocol = response.headers().get(UPGRADE).cloned();
+            let protocol = protocol.filter(|protocol| !headers::is_http(protocol));
             let (Some(client), Some(protocol)) = (upgraded, protocol) else {
-                let text = "the service changed to another protocol that nobody asked for";
+                let text = "the service switched to a protocol that was not requested";
                 return Err(Failure::Unknown(Reason::AnswerBroken, text.into()));
             };
             self.tunnels.open(client, hyper::upgrade::on(&mut response));
@@ -263,30 +274,43 @@ impl Target {
             response.headers_mut().insert(UPGRADE, protocol);
             return Ok(response.map(|body| Body::service(body, None)));
         }
+        if headers::is_coded(response.headers()) {
+            let text = "the answer has a transfer coding that was not requested";
+            return Err(Failure::Unknown(Reason::AnswerBroken, text.into()));
+        }
         headers::to_client(response.headers_mut());
-        let lent = sender.lent(&self.pool);
+        // A service that has just failed may close its connections a moment later, and what is sent then is in doubt for nothing.
+        let lent = if response.status().is_server_error() { None } else { sender.lent(&self.pool) };
         Ok(response.map(|body| Body::service(body, lent)))
     }
 
     /// Answers the client, records the outcome and logs it.
-    fn tell(&self, failure: &Failure, attempt: Option<&Attempt>) -> Response<Body> {
+    fn tell(&self, failure: &Failure, attempt: Option<&Attempt>, is_safe: bool) -> Response<Body> {
         let record = attempt.map(|attempt| attempt.handle().id.short());
         let record = record.as_ref().map(tracing::field::display);
+        let resend = match attempt {
+            Some(_) => Resend::of(self.effects),
+            None if is_safe => Resend::Reads,
+            None => Resend::Unkeyed,
+        };
         let refusal = match failure {
             Failure::DidNotRun(why) => {
                 tracing::warn!(upstream = %self.authority, record, why, "the request did not reach the service");
                 if let Some(attempt) = attempt {
                     attempt.did_not_run();
                 }
-                Refusal::UpstreamUnreachable
+                Refusal::UpstreamUnreachable(resend)
             }
             Failure::Unknown(reason, why) => {
-                tracing::warn!(upstream = %self.authority, record, why, "whether the service did the work is not known");
+                tracing::warn!(upstream = %self.authority, record, why, "it is not known whether the service did the work");
                 if let Some(attempt) = attempt {
                     attempt.unknown_because(*reason);
                 }
                 let is_late = *reason == Reason::Deadline;
-                Refusal::UpstreamOutcomeUnknown(if is_late { NoAnswer::TimedOut } else { NoAnswer::Lost })
+                Refusal::UpstreamOutcomeUnknown(
+                    if is_late { NoAnswer::TimedOut } else { NoAnswer::Lost },
+                    resend,
+                )
             }
         };
         problem::answer(&refusal, &self.dialect, None).map(Body::own)

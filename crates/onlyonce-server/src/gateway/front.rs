@@ -5,6 +5,7 @@ use std::future::{Ready, ready};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::Either;
@@ -12,13 +13,19 @@ use http::header::{HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderValue, Method, Request, Response, Uri, Version};
 use hyper::body::Incoming;
-use onlyonce::{ResponseFuture, asked_route};
+use onlyonce::policy::Mode;
+use onlyonce::refusal::Refusal;
+use onlyonce::{Limit, ResponseFuture, asked_route};
 use tower_service::Service;
 
+use super::activity::Activity;
 use super::body::Body;
 use super::forward::Forward;
 use super::head::Head;
 use super::headers::{self, Asker};
+use super::inbound::{Bound, Inbound};
+use super::listener::STREAMS_MAX;
+use super::serving::{Answer, Serving};
 use super::site::{Route, Site};
 use super::{own, path};
 use crate::caller::ClientCertificate;
@@ -33,39 +40,44 @@ pub(crate) struct Front {
     pub(crate) asker: Asker,
     pub(crate) certificate: Option<ClientCertificate>,
     pub(crate) head: Head,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) body_timeout: Duration,
 }
 
 /// The answer to a request that is not forwarded.
 type Refused = Box<Response<Bytes>>;
 /// An answer that takes a while.
-type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
-type Answer = Result<Response<onlyonce::Body<Body>>, Infallible>;
-type Forwarding = <Forward as Service<Request<onlyonce::Body<Incoming>>>>::Future;
+type Answering = Pin<Box<dyn Future<Output = Answered> + Send>>;
+type Answered = Result<Response<onlyonce::Body<Body>>, Infallible>;
+type Forwarding = <Forward as Service<Request<onlyonce::Body<Inbound>>>>::Future;
 
 impl hyper::service::Service<Request<Incoming>> for Front {
-    type Response = Response<onlyonce::Body<Body>>;
+    type Response = Response<Answer>;
     type Error = Infallible;
-    type Future = Either<ResponseFuture<Forwarding, Body, Infallible>, Either<Ready<Answer>, Answering>>;
+    type Future =
+        Serving<Either<ResponseFuture<Forwarding, Body, Infallible>, Either<Ready<Answered>, Answering>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let under_way = self.activity.request();
         let site = self.sites.read().unwrap_or_else(PoisonError::into_inner).clone();
-        match self.enter(request, &site) {
+        let answer = match self.enter(request, &site) {
             Ok(Entered::Routed(request, route)) => Either::Left(route.service.clone().call(request)),
             Ok(Entered::Webhook(request)) => Either::Right(Either::Right(take(&site, request))),
             Err(answer) => Either::Right(Either::Left(ready(Ok((*answer).map(onlyonce::Body::whole))))),
-        }
+        };
+        Serving::new(answer, under_way)
     }
 }
 
 /// A request that is no nonsense.
 enum Entered<'a> {
     /// For a service, or about a key.
-    Routed(Request<Incoming>, &'a Route),
+    Routed(Request<Inbound>, &'a Route),
     /// For us: what became of somebody's request.
-    Webhook(Request<Incoming>),
+    Webhook(Request<Inbound>),
 }
 
-fn take(site: &Site, request: Request<Incoming>) -> Answering {
+fn take(site: &Site, request: Request<Inbound>) -> Answering {
     let webhooks = site.webhooks.clone();
     Box::pin(async move {
         let name = webhook::named_in(request.uri().path()).unwrap_or_default().to_owned();
@@ -79,18 +91,14 @@ impl Front {
         if *request.method() == Method::CONNECT {
             return Err(own::no_tunnels().into());
         }
-        if request.headers().contains_key(TRANSFER_ENCODING) && self.head.is_ambiguous() {
-            return Err(
-                own::bad_request_and_close("The request has both a length and a transfer coding.").into()
-            );
-        }
+        check_coding(&request, &self.head)?;
         name_host(&mut request)?;
         spell(&mut request)?;
         if let Some(answer) = site.published.answer(request.method(), request.uri().path()) {
             return Err(Box::new(answer));
         }
         if webhook::named_in(request.uri().path()).is_some() {
-            return Ok(Entered::Webhook(request));
+            return Ok(Entered::Webhook(request.map(|body| self.held(body))));
         }
         if let Some(answer) = own::answer(&request) {
             return Err(answer.into());
@@ -98,17 +106,45 @@ impl Front {
         let asked = asked_route(request.method(), request.uri());
         let route = match &asked {
             Some(name) => site.named(name),
-            None => site.route(request.method(), request.uri().path()),
+            None => site.route(request.method(), request.uri().path()).ok_or_else(ambiguous)?,
         };
-        let key = Some(&route.policy.header).filter(|_| route.policy.methods.contains(request.method()));
-        headers::strip_named(request.headers_mut(), key);
+        let is_covered = route.policy.methods.contains(request.method());
+        let of_key = route.policy.key_headers().filter(|_| is_covered);
+        headers::strip_named(request.headers_mut(), &of_key.collect::<Vec<_>>());
+        headers::strip_lookalikes(request.headers_mut(), &route.policy);
         site.callers.strip_untrusted(request.headers_mut(), self.address());
         let is_trusted = site.callers.trusts(self.address());
         headers::forward(request.headers_mut(), &self.asker, is_trusted);
-        if asked.is_some() || request.headers().contains_key(&route.policy.header) {
-            request = self.identified(request, route, site);
+        if asked.is_none() && !route.policy.may_carry_key(request.headers(), request.uri().query()) {
+            return Ok(Entered::Routed(request.map(|body| self.passing(body)), route));
         }
-        Ok(Entered::Routed(request, route))
+        let mut request = self.identified(request, route, site);
+        if asked.is_some() || !is_covered {
+            return Ok(Entered::Routed(request.map(|body| self.passing(body)), route));
+        }
+        if route.policy.mode == Mode::Observe {
+            return Ok(Entered::Routed(request.map(|body| self.observed(body)), route));
+        }
+        if request.version() == Version::HTTP_2 {
+            let running = self.activity.run(usize::from(STREAMS_MAX)).ok_or_else(|| too_many(route))?;
+            request.extensions_mut().insert(running);
+        }
+        Ok(Entered::Routed(request.map(|body| self.held(body)), route))
+    }
+
+    /// A body that is passed on as it comes.
+    fn passing(&self, body: Incoming) -> Inbound {
+        Inbound::new(body, self.activity.clone(), Bound::Passing)
+    }
+
+    /// A body that is read first and passed on whatever it is.
+    fn observed(&self, body: Incoming) -> Inbound {
+        Inbound::new(body, self.activity.clone(), Bound::Observed(self.body_timeout))
+    }
+
+    /// A body that is held whole.
+    fn held(&self, body: Incoming) -> Inbound {
+        Inbound::new(body, self.activity.clone(), Bound::Held(self.body_timeout))
     }
 
     /// Adds the caller's identity, if the layer may need it.
@@ -131,6 +167,32 @@ impl Front {
     }
 }
 
+/// Refuses a body whose end can be read in two ways, or whose coding would be lost on the way.
+fn check_coding(request: &Request<Incoming>, head: &Head) -> Result<(), Refused> {
+    if !request.headers().contains_key(TRANSFER_ENCODING) {
+        return Ok(());
+    }
+    if head.is_ambiguous() {
+        return Err(own::bad_request_and_close("The request has both a length and a transfer coding.").into());
+    }
+    if headers::is_coded(request.headers()) {
+        return Err(own::unknown_coding().into());
+    }
+    Ok(())
+}
+
+fn ambiguous() -> Refused {
+    own::bad_request("The path can be read as another route's path. Send its plain spelling.").into()
+}
+
+/// 429: as many keyed requests run for this connection as there may be, those included whose stream was reset.
+fn too_many(route: &Route) -> Refused {
+    let limit = Limit::Streams;
+    metrics::counter!("onlyonce_limited_total", "limit" => limit.as_str()).increment(1);
+    let refusal = Refusal::LimitReached { limit, retry_after: Duration::from_secs(1) };
+    Box::new(onlyonce::problem::answer(&refusal, &route.policy.dialect, None))
+}
+
 /// Puts exactly one host into `Host`, and removes it from the target: HTTP/1.1 requires the header, an absolute target
 /// overrides it, and HTTP/2 has it in the target.
 fn name_host(request: &mut Request<Incoming>) -> Result<(), Refused> {
@@ -140,7 +202,7 @@ fn name_host(request: &mut Request<Incoming>) -> Result<(), Refused> {
         return Err(own::bad_request_and_close("The request has more than one Host.").into());
     }
     if host.is_some_and(|host| !is_host(host.as_bytes())) {
-        return Err(own::bad_request_and_close("The request's Host is not the name of one.").into());
+        return Err(own::bad_request_and_close("The request's Host is not a valid host name.").into());
     }
     match (request.uri().authority(), host) {
         (None, None) if request.version() == Version::HTTP_11 => {
@@ -150,14 +212,14 @@ fn name_host(request: &mut Request<Incoming>) -> Result<(), Refused> {
         (Some(authority), Some(host))
             if request.version() == Version::HTTP_2 && !is_same(authority, host) =>
         {
-            Err(own::bad_request("The request names two hosts.").into())
+            Err(own::bad_request("The request names two different hosts.").into())
         }
         (Some(authority), _) => {
             if !is_host(authority.as_str().as_bytes()) {
-                return Err(own::bad_request("The request's host is not the name of one.").into());
+                return Err(own::bad_request("The request's host is not a valid host name.").into());
             }
             let host = HeaderValue::try_from(authority.as_str());
-            let host = host.map_err(|_| own::bad_request("The request's host is not the name of one."))?;
+            let host = host.map_err(|_| own::bad_request("The request's host is not a valid host name."))?;
             let path = request.uri().path_and_query().cloned();
             *request.uri_mut() = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
             request.headers_mut().insert(HOST, host);

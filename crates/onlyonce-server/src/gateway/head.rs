@@ -33,23 +33,27 @@ struct Text {
     line: usize,
     is_whole: bool,
     is_http2: bool,
+    /// Something was written before it: which HTTP it is was decided.
+    is_later: bool,
 }
 
 impl Head {
-    /// Records bytes that were read.
-    pub(crate) fn read(&self, bytes: &[u8]) {
+    /// Records bytes that were read, and says whether the connection speaks HTTP/2.
+    pub(crate) fn read(&self, bytes: &[u8]) -> bool {
         let mut text = self.0.text.lock().unwrap_or_else(PoisonError::into_inner);
         if text.is_http2 {
-            return;
+            return true;
         }
         if self.0.is_over.swap(false, Ordering::Relaxed) {
             text.bytes.clear();
             text.line = 0;
             text.is_whole = false;
+            text.is_later = true;
         }
         if !text.is_whole {
             text.append(bytes);
         }
+        text.is_http2
     }
 
     /// Records that something was written.
@@ -82,7 +86,7 @@ impl Text {
             }
             self.line = self.bytes.len();
         }
-        self.is_http2 = self.bytes.starts_with(HTTP2);
+        self.is_http2 = !self.is_later && self.bytes.starts_with(HTTP2);
         self.is_whole |= self.bytes.len() > BYTES_MAX;
     }
 
@@ -100,7 +104,9 @@ mod tests {
 
     fn reads(pieces: &[&str]) -> bool {
         let head = Head::default();
-        pieces.iter().for_each(|piece| head.read(piece.as_bytes()));
+        for piece in pieces {
+            head.read(piece.as_bytes());
+        }
         head.is_ambiguous()
     }
 
@@ -127,6 +133,19 @@ mod tests {
             "POST / HTTP/1.1\r\nContent-Length: 90\r\n\r\n",
             "Transfer-Encoding: chunked\r\n\r\n"
         ]));
+    }
+
+    #[test]
+    fn a_body_that_begins_like_http2_changes_nothing() {
+        let head = Head::default();
+        assert!(!head.read(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 18\r\n\r\n"));
+        head.wrote();
+        assert!(!head.read(b"PRI * HTTP/2.0\r\n\r\n"));
+        head.wrote();
+        head.read(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n");
+        assert!(head.is_ambiguous());
+        let head = Head::default();
+        assert!(!head.read(b"PRI * HT") && head.read(b"TP/2.0\r\n\r\n"));
     }
 
     #[test]

@@ -13,7 +13,9 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
-use onlyonce::{Attempt, connection_named};
+use onlyonce::fingerprint::METHOD_OVERRIDES;
+use onlyonce::scope::Source;
+use onlyonce::{Attempt, Policy, connection_named};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -45,20 +47,58 @@ impl Asker {
     }
 }
 
-/// Removes the headers that `Connection` names, before anything uses them. The key's header stays for the layer, which
+/// Removes the headers that `Connection` names, before anything uses them. The headers of the key stay for the layer, which
 /// refuses such a request; `Host` and the length cannot be removed by the sender.
-pub(crate) fn strip_named(headers: &mut HeaderMap, kept: Option<&HeaderName>) {
+pub(crate) fn strip_named(headers: &mut HeaderMap, kept: &[&HeaderName]) {
     if !headers.contains_key(CONNECTION) {
         return;
     }
     for name in connection_named(headers) {
-        if Some(&name) != kept
+        if !kept.contains(&&name)
             && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, CONNECTION, TE].contains(&name)
         {
             headers.remove(name);
         }
     }
 }
+
+/// Removes headers with an underscore that services which read it as a hyphen (CGI, WSGI, PHP, Rack) would take for ours, for one
+/// that proxies set, for one that says where the body ends, or for one that the policy goes by. One that the policy itself spells with
+/// an underscore stays.
+pub(crate) fn strip_lookalikes(headers: &mut HeaderMap, policy: &Policy) {
+    if !headers.keys().any(|name| name.as_str().contains('_')) {
+        return;
+    }
+    let of_scope = policy.scope.iter().filter_map(|source| match source {
+        Source::Header(name) | Source::Trusted(name) => Some(name),
+        Source::Jwt(_) | Source::Certificate | Source::Route => None,
+    });
+    let counted = policy.fingerprint.headers.iter().chain(&METHOD_OVERRIDES);
+    let chosen: Vec<&HeaderName> = of_scope.chain(counted).chain(policy.key_headers()).collect();
+    let is_lookalike = |name: &&HeaderName| {
+        if !name.as_str().contains('_') || chosen.contains(name) {
+            return false;
+        }
+        let meant = name.as_str().replace('_', "-");
+        RESERVED_STARTS.iter().any(|start| meant.starts_with(start))
+            || RESERVED.contains(&&*meant)
+            || chosen.iter().any(|name| name.as_str().replace('_', "-") == meant)
+    };
+    let names: Vec<HeaderName> = headers.keys().filter(is_lookalike).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+const RESERVED_STARTS: [&str; 4] = ["onlyonce-", "idempotency-", "idempotent-", "x-forwarded-"];
+const RESERVED: [&str; 6] = [
+    "content-length",
+    "content-type",
+    "content-encoding",
+    "transfer-encoding",
+    "proxy-connection",
+    "x-real-ip",
+];
 
 /// Adds the forwarding headers.
 pub(crate) fn forward(headers: &mut HeaderMap, asker: &Asker, is_trusted: bool) {
@@ -175,8 +215,15 @@ fn hex(bytes: &[u8], text: &mut [u8]) {
 
 /// The headers of an answer to a client: without hop-by-hop ones.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
-    strip_named(headers, None);
+    strip_named(headers, &[]);
     strip_hop_by_hop(headers);
+}
+
+/// Whether a body is in a transfer coding other than chunked. It would be lost on the way.
+pub(crate) fn is_coded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    codings.next().is_some_and(|coding| !is_chunked(coding)) || codings.next().is_some()
 }
 
 /// Most answers have none, and one pass over their few names is cheaper than a lookup for each.
@@ -194,17 +241,23 @@ pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(CONNECTION)?;
     let mut protocols = headers.get_all(UPGRADE).iter();
     let (protocol, other) = (protocols.next()?, protocols.next());
-    let asks = connection_named(headers).contains(&UPGRADE)
-        && other.is_none()
-        && !protocol.to_str().is_ok_and(is_http);
+    let asks = connection_named(headers).contains(&UPGRADE) && other.is_none() && !is_http(protocol);
     asks.then(|| protocol.clone())
 }
 
-/// Whether one of these is HTTP, or would hide it: `h2c`, `HTTP/2.0`, `TLS/1.3`.
-fn is_http(protocols: &str) -> bool {
-    let mut names =
-        protocols.split(',').map(|protocol| protocol.trim().split('/').next().unwrap_or_default());
-    names.any(|name| ["h2c", "h2", "http", "tls"].iter().any(|http| name.eq_ignore_ascii_case(http)))
+/// Whether one of these is HTTP, or would hide it: `h2c`, `HTTP/2.0`, `TLS/1.3`, or a list that is none.
+pub(crate) fn is_http(protocols: &HeaderValue) -> bool {
+    let Ok(protocols) = protocols.to_str() else { return true };
+    let is_token = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+".contains(&byte))
+    };
+    protocols.split(',').any(|protocol| {
+        let (name, version) = protocol.trim().split_once('/').unwrap_or((protocol.trim(), "1"));
+        let name = name.to_ascii_lowercase();
+        !is_token(&name)
+            || !is_token(version)
+            || ["h2", "h3", "http", "tls", "spdy"].iter().any(|http| name.starts_with(http))
+    })
 }
 
 #[cfg(test)]
@@ -272,13 +325,44 @@ mod tests {
             ("host", "a.example"),
             ("idempotency-key", "k"),
         ]);
-        strip_named(&mut sent, Some(&key));
+        strip_named(&mut sent, &[&key]);
         forward(&mut sent, &asker(), false);
         to_service(&mut sent, Version::HTTP_11, Version::HTTP_11, None);
         assert!(!sent.contains_key("x-foo") && !sent.contains_key(CONNECTION));
         for there in ["x-bar", "host", "idempotency-key", "x-forwarded-for"] {
             assert!(sent.contains_key(there), "{there}");
         }
+    }
+
+    /// G01, S04
+    #[test]
+    fn what_a_service_may_take_for_another_header_does_not_reach_it() {
+        let policy = Policy {
+            scope: vec![Source::Header(HeaderName::from_static("x-api-key")), Source::Route],
+            ..Policy::default()
+        };
+        let mut sent = headers(&[
+            ("onlyonce_token", "1"),
+            ("onlyonce-_token", "1"),
+            ("idempotency_key", "1"),
+            ("x_forwarded_for", "1"),
+            ("x-forwarded_host", "1"),
+            ("x_api_key", "1"),
+            ("if_match", "1"),
+            ("x_http_method_override", "1"),
+            ("content_length", "1"),
+            ("transfer_encoding", "1"),
+            ("api_version", "1"),
+            ("x-b", "1"),
+        ]);
+        strip_lookalikes(&mut sent, &policy);
+        assert_eq!(sent, headers(&[("api_version", "1"), ("x-b", "1")]));
+        // What the settings spell with an underscore is meant.
+        let policy =
+            Policy { key_from: vec!["header:idempotency_key".parse().unwrap()], ..Policy::default() };
+        let mut sent = headers(&[("idempotency_key", "1"), ("onlyonce_attempt", "1")]);
+        strip_lookalikes(&mut sent, &policy);
+        assert_eq!(sent, headers(&[("idempotency_key", "1")]));
     }
 
     #[test]
@@ -294,7 +378,22 @@ mod tests {
         assert_eq!(upgrade(&asks).unwrap(), "websocket");
         assert_eq!(upgrade(&headers(&[("upgrade", "websocket")])), None);
         assert_eq!(upgrade(&headers(&[("connection", "upgrade")])), None);
-        for http in ["h2c", "H2C", "websocket, h2c", "HTTP/2.0", "TLS/1.3"] {
+        for http in [
+            "h2c",
+            "H2C",
+            "websocket, h2c",
+            "h2c,websocket",
+            "websocket,\th2c ",
+            "websocket, h2c;q=1",
+            "websocket h2c",
+            "\"h2c\"",
+            "websocket, h2c-14",
+            "websocket,,h2c",
+            "websocket, ",
+            "HTTP/2.0",
+            "TLS/1.3",
+            "websocket\u{e9}, h2c",
+        ] {
             assert_eq!(upgrade(&headers(&[("connection", "upgrade"), ("upgrade", http)])), None, "{http}");
         }
         let two = [("connection", "upgrade"), ("upgrade", "websocket"), ("upgrade", "h2c")];

@@ -6,23 +6,31 @@ use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::activity::{Activity, Overdue};
 use super::client::Client;
+use super::connections::{Connections, Entered};
 use super::front::{Front, Sites};
 use super::head::{self, Head};
 use super::headers::Asker;
 use super::phase::Phase;
+use super::seldom::Seldom;
 use super::worker::{Load, Worker};
+use crate::config;
 use crate::tls::{Accepted, Acceptor, Stream};
 
-/// The time limit for a client to send the head of its next request, idle connections included. Longer than the minute for
-/// which proxies keep idle connections: if the client closes first, no request is lost.
-const HEAD_WITHIN: Duration = Duration::from_secs(75);
+/// How long a connection that is too late may take to end by itself, so that a client of HTTP/2 learns which requests were not
+/// looked at.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+/// The most streams of one HTTP/2 connection, and the most keyed requests that run for it, those included whose stream was
+/// reset.
+pub(crate) const STREAMS_MAX: u16 = 200;
 /// The pause after a failed accept, for example without free descriptors.
 const REST: Duration = Duration::from_millis(50);
 
@@ -36,11 +44,14 @@ pub(crate) struct Listener {
     pub(crate) acceptors: Acceptors,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) open: watch::Receiver<()>,
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) bounds: config::Listener,
 }
 
 impl Listener {
-    /// Accepts until the gateway stops.
+    /// Accepts until the gateway is stopping.
     pub(crate) async fn accept(self) {
+        let (refused, failed) = (Seldom::default(), Seldom::default());
         let mut finishing = self.phase.clone();
         let mut finishing = pin!(finishing.wait_for(|phase| *phase >= Phase::Finishing));
         loop {
@@ -49,10 +60,22 @@ impl Listener {
                 _ = &mut finishing => return,
             };
             match accepted {
-                Ok((tcp, address)) => self.hand_over(tcp, address),
+                Ok((tcp, address)) => match self.connections.enter().await {
+                    Some(entered) => self.hand_over(tcp, address, entered),
+                    None => {
+                        if let Some(times) = refused.due() {
+                            tracing::warn!(
+                                times,
+                                "connections were refused: the maximum number is reached and none is idle"
+                            );
+                        }
+                    }
+                },
                 Err(error) if is_of_one(&error) => {}
                 Err(error) => {
-                    tracing::error!(%error, "no connection can be accepted");
+                    if let Some(times) = failed.due() {
+                        tracing::error!(%error, times, "no connection can be accepted");
+                    }
                     sleep(REST).await;
                 }
             }
@@ -65,13 +88,15 @@ impl Listener {
         Ok((tcp.into_std()?, address))
     }
 
-    fn hand_over(&self, tcp: TcpStream, address: SocketAddr) {
+    fn hand_over(&self, tcp: TcpStream, address: SocketAddr, entered: Entered) {
         let worker = self.workers.iter().min_by_key(|worker| worker.load());
         let worker = worker.expect("a gateway has at least one worker");
         worker.serve(tcp, address, |sites, load| Connection {
             sites,
             acceptor: self.acceptors.read().unwrap_or_else(PoisonError::into_inner).clone(),
             phase: self.phase.clone(),
+            bounds: self.bounds,
+            entered,
             _open: self.open.clone(),
             _load: load,
         });
@@ -89,6 +114,8 @@ pub(crate) struct Connection {
     sites: Sites,
     acceptor: Option<Acceptor>,
     phase: watch::Receiver<Phase>,
+    bounds: config::Listener,
+    entered: Entered,
     /// Counts open connections: a stop waits until all are dropped.
     _open: watch::Receiver<()>,
     _load: Load,
@@ -96,13 +123,16 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Serves the connection to its end on the current runtime.
-    pub(crate) async fn serve(mut self, tcp: TcpStream, address: SocketAddr) {
+    pub(crate) async fn serve(self, tcp: TcpStream, address: SocketAddr) {
+        let Self { sites, acceptor, mut phase, bounds, entered, _open, _load } = self;
+        let Entered { place, activity, mut told } = entered;
         let Ok(()) = tcp.set_nodelay(true) else { return };
         let Ok(tcp) = tokio::net::TcpStream::from_std(tcp) else { return };
-        let is_secure = self.acceptor.is_some();
-        let accepted = match &self.acceptor {
-            None => Ok(Accepted { stream: Stream::Plain(tcp), certificate: None }),
-            Some(acceptor) => acceptor.accept(tcp).await,
+        let is_secure = acceptor.is_some();
+        let accepted = tokio::select! {
+            biased;
+            accepted = accept(acceptor.as_ref(), tcp) => accepted,
+            _ = &mut told => return,
         };
         let Accepted { stream, certificate } = match accepted {
             Ok(accepted) => accepted,
@@ -113,15 +143,57 @@ impl Connection {
         };
         let head = Head::default();
         let asker = Asker::new(address.ip(), is_secure);
-        let front = Front { sites: self.sites.clone(), asker, certificate, head: head.clone() };
+        let io = TokioIo::new(Client::new(stream, head.clone(), activity.clone(), place));
+        let body_timeout = bounds.body_timeout;
+        let front = Front { sites, asker, certificate, head, activity: activity.clone(), body_timeout };
         let builder = builder();
-        let io = TokioIo::new(Client::new(stream, head));
         let mut serving = pin!(builder.serve_connection_with_upgrades(io, front));
+        let mut watch = pin!(sleep_until(next_look(&activity, &bounds)));
+        let mut is_told = false;
         let served = loop {
             let phase = tokio::select! {
                 biased;
                 served = serving.as_mut() => break served,
-                changed = self.phase.changed() => changed.map_or(Phase::Ending, |()| *self.phase.borrow()),
+                changed = phase.changed() => changed.map_or(Phase::Ending, |()| *phase.borrow()),
+                _ = &mut told, if !is_told => {
+                    is_told = true;
+                    // Whoever is idle is told so, if that can be written at once. What was asked just before is answered.
+                    if activity.idle_since().is_some() {
+                        activity.cut();
+                    }
+                    serving.as_mut().graceful_shutdown();
+                    if let Some(served) = serving.as_mut().now_or_never() {
+                        break served;
+                    }
+                    if activity.idle_since().is_none() {
+                        continue;
+                    }
+                    tracing::debug!(%address, "an idle connection was closed to make room for a new one");
+                    return;
+                }
+                () = watch.as_mut() => match activity.judge(&bounds) {
+                    Ok(next) => {
+                        watch.as_mut().reset(next);
+                        continue;
+                    }
+                    Err(why) => {
+                        tracing::debug!(%address, ?why, "a client's connection was closed by a time-out");
+                        activity.cut();
+                        serving.as_mut().graceful_shutdown();
+                        match why {
+                            Overdue::Idle => {
+                                let ended = timeout(ENDS_WITHIN, serving.as_mut()).await;
+                                // What a client of HTTP/2 asked before it heard of the end is answered.
+                                if ended.is_err() && activity.is_under_way() {
+                                    watch.as_mut().reset(next_look(&activity, &bounds));
+                                    continue;
+                                }
+                            }
+                            Overdue::Head | Overdue::Stalled => {}
+                        }
+                        return;
+                    }
+                },
             };
             match phase {
                 Phase::Serving => {}
@@ -138,9 +210,21 @@ impl Connection {
     }
 }
 
+async fn accept(acceptor: Option<&Acceptor>, tcp: tokio::net::TcpStream) -> io::Result<Accepted> {
+    match acceptor {
+        None => Ok(Accepted { stream: Stream::Plain(tcp), certificate: None }),
+        Some(acceptor) => acceptor.accept(tcp).await,
+    }
+}
+
+fn next_look(activity: &Activity, bounds: &config::Listener) -> Instant {
+    activity.judge(bounds).unwrap_or_else(|_| Instant::now())
+}
+
+/// Time-outs are the connection's own: see [`Activity`].
 fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(head::BYTES_MAX);
-    builder.http2().timer(TokioTimer::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(head::BYTES_MAX);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(u32::from(STREAMS_MAX));
     builder
 }

@@ -4,18 +4,27 @@
 //! `listener` → `front` (refuse malformed requests, normalise the path, find the route) → the layer →
 //! `forward` (send it once, report what is known) → the service.
 
+mod accepted;
+mod activity;
 mod body;
 mod client;
+mod connections;
+mod descriptors;
 mod forward;
 mod front;
 mod head;
 mod headers;
+mod inbound;
+mod interim;
+mod lenient;
 mod listener;
 mod own;
-mod path;
+pub(crate) mod path;
 mod phase;
 mod pool;
-mod route;
+pub(crate) mod route;
+mod seldom;
+mod serving;
 mod site;
 mod together;
 mod tunnel;
@@ -26,15 +35,20 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use onlyonce::Engine;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use self::accepted::Accepted;
+use self::connections::Outgoing;
+pub(crate) use self::connections::{Connections, Entered};
+use self::front::Sites;
 use self::listener::Listener;
 use self::phase::{Ending, Phase};
+pub(crate) use self::seldom::Seldom;
 use self::site::Site;
 pub(crate) use self::worker::Place;
 use self::worker::Worker;
@@ -57,6 +71,9 @@ pub(crate) struct Gateway {
     /// Every client's connection holds a receiver.
     open: watch::Sender<()>,
     accepting: JoinHandle<()>,
+    outgoing: Outgoing,
+    /// The site of accepted work.
+    accepted: Sites,
     config: RwLock<Config>,
     webhooks: Arc<Webhooks>,
 }
@@ -75,14 +92,21 @@ impl Gateway {
         })?;
         let address = tcp.local_addr()?;
         let webhooks = Webhooks::new(engine.clone(), &config);
-        let site = || Site::new(&config, &engine, &webhooks, &Ending::of(&phase), None);
+        engine.bound_buffered_bytes(config.listener.buffered_bytes_max);
+        let shares = descriptors::shared(config.listener.connections_max);
+        let outgoing = Outgoing::new(shares.services);
+        let site = || Site::new(&config, &engine, &webhooks, &Ending::of(&phase), &outgoing, None);
+        let accepted = Arc::new(RwLock::new(Arc::new(site()?)));
         let (workers, threads) = Worker::start_all(place, site)?;
+        engine.run_accepted_with(Arc::new(Accepted(Arc::downgrade(&accepted))));
         let listener = Listener {
             tcp,
             workers: workers.clone(),
             acceptors: acceptor.clone(),
             phase: phase.subscribe(),
             open: open.subscribe(),
+            connections: Connections::new(shares.clients),
+            bounds: config.listener,
         };
         let accepting = tokio::spawn(listener.accept());
         Ok(Self {
@@ -95,6 +119,8 @@ impl Gateway {
             phase,
             open,
             accepting,
+            outgoing,
+            accepted,
             config: RwLock::new(config),
             webhooks,
         })
@@ -114,9 +140,17 @@ impl Gateway {
     /// need a restart, which stay unchanged.
     pub(crate) fn reload(&self, mut config: Config) -> Result<Vec<&'static str>> {
         let mut held = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        if held.encryption.is_none() && config.accepts() {
+            bail!("accept needs encryption.keys, but this process was started without them; restart it");
+        }
         // All are made before any is used: a fault leaves every worker unchanged.
-        let sites =
-            self.workers.iter().map(|worker| self.site(&config, worker)).collect::<Result<Vec<_>>>()?;
+        let sites = self
+            .workers
+            .iter()
+            .map(|worker| self.site(&config, &worker.site()))
+            .collect::<Result<Vec<_>>>()?;
+        let before = self.accepted.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let accepted = self.site(&config, &before)?;
         let acceptor = match (self.is_secure, &config.tls) {
             (true, Some(tls)) => Some(Acceptor::new(tls)?),
             (true, None) | (false, _) => None,
@@ -128,14 +162,17 @@ impl Gateway {
         for (worker, site) in self.workers.iter().zip(sites) {
             worker.set_site(site);
         }
+        *self.accepted.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(accepted);
+        self.engine.run_accepted_with(Arc::new(Accepted(Arc::downgrade(&self.accepted))));
         self.webhooks.reload(&config);
         *held = config;
         Ok(stays)
     }
 
-    /// A worker's new site.
-    fn site(&self, config: &Config, worker: &Worker) -> Result<Site> {
-        Site::new(config, &self.engine, &self.webhooks, &Ending::of(&self.phase), Some(&worker.site()))
+    /// A new site in the place of another.
+    fn site(&self, config: &Config, before: &Site) -> Result<Site> {
+        let ending = Ending::of(&self.phase);
+        Site::new(config, &self.engine, &self.webhooks, &ending, &self.outgoing, Some(before))
     }
 
     /// Who takes webhooks, with the current settings.
@@ -151,13 +188,14 @@ impl Gateway {
     /// Stops accepting, finishes requests in flight within `stop_after`, also those whose clients have disconnected, and abandons
     /// the rest: what was sent becomes unknown or retryable, by its effects.
     pub(crate) async fn stop(self, stop_after: Duration) {
+        self.engine.stop_accepted();
         self.phase.send_replace(Phase::Finishing);
         if timeout(stop_after, self.finished()).await.is_err() {
-            tracing::warn!(?stop_after, "requests are still under way; they are given up");
+            tracing::warn!(?stop_after, "requests are still running after stop_after; they are abandoned");
         }
         self.phase.send_replace(Phase::Ending);
         if timeout(GIVEN_UP_WITHIN, self.finished()).await.is_err() {
-            tracing::error!("what became of some requests could not be written; their leases will lapse");
+            tracing::error!("the outcome of some requests could not be stored; their leases will lapse");
         }
         let Self { workers, threads, accepting, .. } = self;
         accepting.abort();
@@ -191,9 +229,25 @@ fn keep(config: &mut Config, held: &Config, is_secure: bool) -> Vec<&'static str
         config.store = held.store.clone();
         stays.push("store");
     }
+    if config.cache != held.cache {
+        config.cache = held.cache.clone();
+        stays.push("cache");
+    }
     if config.expired != held.expired {
         config.expired = held.expired;
         stays.push("expired");
+    }
+    if config.listener != held.listener {
+        config.listener = held.listener;
+        stays.push("listener");
+    }
+    if config.encryption != held.encryption {
+        config.encryption = held.encryption.clone();
+        stays.push("encryption.keys");
+    }
+    if config.telemetry != held.telemetry {
+        config.telemetry = held.telemetry.clone();
+        stays.push("telemetry");
     }
     if config.tls.is_some() != is_secure {
         config.tls = held.tls.clone();

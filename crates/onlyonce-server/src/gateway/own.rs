@@ -17,7 +17,7 @@ pub(crate) fn answer<B>(request: &Request<B>) -> Option<Response<Bytes>> {
     if !is_own(request.uri().path()) || asked_route(request.method(), request.uri()).is_some() {
         return None;
     }
-    Some(problem::plain(StatusCode::NOT_FOUND, "There is nothing at this path of the gateway itself."))
+    Some(problem::plain(StatusCode::NOT_FOUND, "The gateway has nothing at this path."))
 }
 
 fn is_own(path: &str) -> bool {
@@ -31,20 +31,34 @@ pub(crate) fn bad_request(detail: &str) -> Response<Bytes> {
 
 /// The same, and the connection is closed: the bytes that follow may not be a request.
 pub(crate) fn bad_request_and_close(detail: &str) -> Response<Bytes> {
-    let mut response = bad_request(detail);
+    closing(bad_request(detail))
+}
+
+/// 408: the body did not arrive in time.
+pub(crate) fn late() -> Response<Bytes> {
+    let detail = "The request's body did not arrive in time. Nothing was run.";
+    closing(problem::plain(StatusCode::REQUEST_TIMEOUT, detail))
+}
+
+/// 501: the body is in a coding that the gateway does not know.
+pub(crate) fn unknown_coding() -> Response<Bytes> {
+    let detail = "The request has a transfer coding other than chunked.";
+    closing(problem::plain(StatusCode::NOT_IMPLEMENTED, detail))
+}
+
+fn closing(mut response: Response<Bytes>) -> Response<Bytes> {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
 /// The gateway does not offer `CONNECT`.
 pub(crate) fn no_tunnels() -> Response<Bytes> {
-    let detail = "The gateway opens no tunnels: CONNECT is not supported.";
+    let detail = "CONNECT is not supported.";
     let mut response = problem::plain(StatusCode::METHOD_NOT_ALLOWED, detail);
     response
         .headers_mut()
         .insert(ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    response
+    closing(response)
 }
 
 #[cfg(test)]

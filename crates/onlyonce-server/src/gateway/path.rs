@@ -30,9 +30,9 @@ impl Fault {
     /// What a client is told.
     pub(crate) fn detail(self) -> &'static str {
         match self {
-            Self::Escape => "The path has a percent sign without two hexadecimal digits behind it.",
+            Self::Escape => "The path has a percent sign that is not followed by two hexadecimal digits.",
             Self::Control => "The path has a control character.",
-            Self::HiddenDots => "The path has a dot segment behind an escaped slash.",
+            Self::HiddenDots => "The path has a dot segment after an escaped slash.",
             Self::Relative => "The path does not begin with a slash.",
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
@@ -15,6 +15,8 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, interval, timeout};
 
 use super::body::Upload;
+use super::connections::Outgoing;
+use super::interim::{Bounded, Heads, Heard};
 use super::phase::Ending;
 use super::together::Together;
 use crate::config::{Protocol, Upstream};
@@ -30,22 +32,36 @@ pub(crate) struct Pool {
     upstream: Upstream,
     connector: Connector,
     ending: Ending,
+    outgoing: Outgoing,
     idle: Mutex<Vec<Idle>>,
     /// The one HTTP/2 connection that all requests share.
-    shared: tokio::sync::Mutex<Option<http2::SendRequest<Upload>>>,
+    shared: tokio::sync::Mutex<Option<Http2>>,
     /// With TLS, the handshake decides which version is used.
     speaks_http1: AtomicBool,
 }
 
 struct Idle {
-    sender: http1::SendRequest<Upload>,
+    sender: Http1,
     since: Instant,
 }
 
 /// A connection for a request.
 pub(crate) enum Sender {
-    Http1(http1::SendRequest<Upload>),
-    Http2(http2::SendRequest<Upload>),
+    Http1(Http1),
+    Http2(Http2),
+}
+
+/// A connection of HTTP/1.1, and how much came on it since the last request.
+pub(crate) struct Http1 {
+    sender: http1::SendRequest<Upload>,
+    heard: Heard,
+}
+
+/// One of HTTP/2, which requests share, and how many heads may come on it.
+#[derive(Clone)]
+pub(crate) struct Http2 {
+    sender: http2::SendRequest<Upload>,
+    heads: Heads,
 }
 
 /// Whether the connection was kept or is new.
@@ -58,11 +74,16 @@ pub(crate) enum Origin {
 /// A connection that returns to its pool.
 pub(crate) struct Lent {
     pool: Arc<Pool>,
-    sender: http1::SendRequest<Upload>,
+    sender: Http1,
 }
 
 impl Pool {
-    pub(crate) fn new(upstream: Upstream, connector: Connector, ending: Ending) -> Arc<Self> {
+    pub(crate) fn new(
+        upstream: Upstream,
+        connector: Connector,
+        ending: Ending,
+        outgoing: Outgoing,
+    ) -> Arc<Self> {
         let speaks_http1 = match (upstream.protocol, upstream.uri.scheme_str()) {
             (Protocol::Http1, _) | (Protocol::Auto, Some("http") | None) => true,
             (Protocol::Http2, _) | (Protocol::Auto, Some(_)) => false,
@@ -71,6 +92,7 @@ impl Pool {
             upstream,
             connector,
             ending,
+            outgoing,
             idle: Mutex::default(),
             shared: tokio::sync::Mutex::default(),
             speaks_http1: AtomicBool::new(speaks_http1),
@@ -90,8 +112,8 @@ impl Pool {
         // Other requests wait here while the connection is made, rather than making another.
         let mut shared = self.shared.lock().await;
         match &*shared {
-            Some(sender) if sender.is_ready() && wanted == Origin::Kept => {
-                return Ok((Sender::Http2(sender.clone()), Origin::Kept));
+            Some(shared) if shared.sender.is_ready() && wanted == Origin::Kept => {
+                return Ok((Sender::Http2(shared.clone()), Origin::Kept));
             }
             Some(_) | None => {}
         }
@@ -104,10 +126,10 @@ impl Pool {
     }
 
     /// The most recently used one, so that the others become idle and can be closed.
-    fn kept(&self) -> Option<http1::SendRequest<Upload>> {
+    fn kept(&self) -> Option<Http1> {
         let mut idle = self.idle();
         while let Some(kept) = idle.pop() {
-            if kept.sender.is_ready() && kept.since.elapsed() < IDLE_MAX {
+            if kept.sender.sender.is_ready() && kept.since.elapsed() < IDLE_MAX {
                 return Some(kept.sender);
             }
         }
@@ -115,29 +137,34 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<Sender> {
+        let place = self.outgoing.take().context("the maximum number of connections to services is open")?;
         let connected = tokio::select! {
             connected = self.connector.connect(&self.upstream) => connected?,
-            () = self.ending.wait() => bail!("the gateway stops"),
+            () = self.ending.wait() => bail!("the gateway is stopping"),
         };
-        let (io, ending) = (TokioIo::new(connected.stream), self.ending.clone());
+        let ending = self.ending.clone();
         if connected.version == Version::HTTP_2 {
             let parts = Together::default();
+            let heads = Heads::default();
+            let io = TokioIo::new(Bounded::http2(connected.stream, place, heads.clone()));
             let (sender, connection) = http2::handshake(parts.clone(), io).await?;
             // Requests get the connection's errors, also when it is dropped.
             tokio::spawn(async move {
                 tokio::select! { () = parts.run(connection) => {}, () = ending.wait() => {} }
             });
-            return Ok(Sender::Http2(sender));
+            return Ok(Sender::Http2(Http2 { sender, heads }));
         }
+        let heard = Heard::default();
+        let io = TokioIo::new(Bounded::http1(connected.stream, place, heard.clone()));
         let (sender, connection) = http1::handshake(io).await?;
         let connection = connection.with_upgrades();
         tokio::spawn(async move {
             tokio::select! { _ = connection => {}, () = ending.wait() => {} }
         });
-        Ok(Sender::Http1(sender))
+        Ok(Sender::Http1(Http1 { sender, heard }))
     }
 
-    fn keep(&self, sender: http1::SendRequest<Upload>) {
+    fn keep(&self, sender: Http1) {
         let mut idle = self.idle();
         if idle.len() < IDLE_COUNT_MAX {
             idle.push(Idle { sender, since: Instant::now() });
@@ -155,7 +182,7 @@ async fn close_idle(pool: Weak<Pool>) {
     loop {
         rounds.tick().await;
         let Some(pool) = pool.upgrade() else { return };
-        pool.idle().retain(|kept| kept.since.elapsed() < IDLE_MAX && !kept.sender.is_closed());
+        pool.idle().retain(|kept| kept.since.elapsed() < IDLE_MAX && !kept.sender.sender.is_closed());
     }
 }
 
@@ -166,8 +193,16 @@ impl Sender {
         request: Request<Upload>,
     ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
         match self {
-            Self::Http1(sender) => sender.try_send_request(request).await,
-            Self::Http2(sender) => sender.try_send_request(request).await,
+            Self::Http1(Http1 { sender, heard }) => {
+                heard.asked();
+                let answered = sender.try_send_request(request).await;
+                heard.answered();
+                answered
+            }
+            Self::Http2(Http2 { sender, heads }) => {
+                let _asked = heads.asked();
+                sender.try_send_request(request).await
+            }
         }
     }
 
@@ -192,14 +227,14 @@ impl Lent {
     /// wait for.
     pub(crate) fn give_back(self) {
         let Self { pool, mut sender } = self;
-        if sender.is_ready() {
+        if sender.sender.is_ready() {
             return pool.keep(sender);
         }
-        if sender.is_closed() {
+        if sender.sender.is_closed() {
             return;
         }
         tokio::spawn(async move {
-            if let Ok(Ok(())) = timeout(IDLE_MAX, sender.ready()).await {
+            if let Ok(Ok(())) = timeout(IDLE_MAX, sender.sender.ready()).await {
                 pool.keep(sender);
             }
         });

@@ -2,14 +2,19 @@
 
 use http::Method;
 
-use crate::config::{Pattern, Segment};
+use crate::config::{PathCase, Pattern, Segment};
 
 /// Whether a pattern matches this request. `path` is normalised.
-pub(crate) fn matches(pattern: &Pattern, method: &Method, path: &str) -> bool {
-    pattern.method.as_ref().is_none_or(|wanted| wanted == method) && is_along(&pattern.segments, path)
+pub(crate) fn matches(pattern: &Pattern, method: &Method, path: &str, case: PathCase) -> bool {
+    let is_same = match case {
+        PathCase::Keep => |text: &str, segment: &str| text == segment,
+        PathCase::Fold => |text: &str, segment: &str| text.eq_ignore_ascii_case(segment),
+    };
+    pattern.method.as_ref().is_none_or(|wanted| wanted == method)
+        && is_along(&pattern.segments, path, is_same)
 }
 
-fn is_along(pattern: &[Segment], path: &str) -> bool {
+fn is_along(pattern: &[Segment], path: &str, is_same: fn(&str, &str) -> bool) -> bool {
     let mut segments = path.strip_prefix('/').unwrap_or(path).split('/');
     for wanted in pattern {
         match (wanted, segments.next()) {
@@ -18,7 +23,7 @@ fn is_along(pattern: &[Segment], path: &str) -> bool {
             (_, None) => return false,
             (Segment::One, Some("")) => return false,
             (Segment::One, Some(_)) => {}
-            (Segment::Text(text), Some(segment)) if text != segment => return false,
+            (Segment::Text(text), Some(segment)) if !is_same(text, segment) => return false,
             (Segment::Text(_), Some(_)) => {}
         }
     }
@@ -68,10 +73,10 @@ mod tests {
         ] {
             let pattern = pattern(path);
             for way in along {
-                assert!(matches(&pattern, &Method::POST, way), "{path} is about {way}");
+                assert!(matches(&pattern, &Method::POST, way, PathCase::Keep), "{path} is about {way}");
             }
             for way in not {
-                assert!(!matches(&pattern, &Method::POST, way), "{path} is not about {way}");
+                assert!(!matches(&pattern, &Method::POST, way, PathCase::Keep), "{path} is not about {way}");
             }
         }
     }
@@ -79,15 +84,26 @@ mod tests {
     #[test]
     fn the_root_may_be_written_without_segments() {
         let root = Pattern { method: None, segments: Vec::new() };
-        assert!(matches(&root, &Method::GET, "/"));
-        assert!(!matches(&root, &Method::GET, "/a"));
+        assert!(matches(&root, &Method::GET, "/", PathCase::Keep));
+        assert!(!matches(&root, &Method::GET, "/a", PathCase::Keep));
+    }
+
+    /// G01
+    #[test]
+    fn the_case_of_a_path_counts_unless_it_is_folded() {
+        let pattern = pattern("/Orders/*/lines");
+        for path in ["/orders/A/lines", "/ORDERS/a/Lines"] {
+            assert!(!matches(&pattern, &Method::POST, path, PathCase::Keep), "{path}");
+            assert!(matches(&pattern, &Method::POST, path, PathCase::Fold), "{path}");
+        }
+        assert!(!matches(&pattern, &Method::POST, "/order/a/lines", PathCase::Fold));
     }
 
     #[test]
     fn a_method_is_the_one_named_or_any() {
         let post = Pattern { method: Some(Method::POST), ..pattern("/orders") };
-        assert!(matches(&post, &Method::POST, "/orders"));
-        assert!(!matches(&post, &Method::PUT, "/orders"));
-        assert!(matches(&pattern("/orders"), &Method::PUT, "/orders"));
+        assert!(matches(&post, &Method::POST, "/orders", PathCase::Keep));
+        assert!(!matches(&post, &Method::PUT, "/orders", PathCase::Keep));
+        assert!(matches(&pattern("/orders"), &Method::PUT, "/orders", PathCase::Keep));
     }
 }

@@ -61,12 +61,12 @@ impl Worker {
 
     fn start(number: usize, site: Site) -> Result<(Self, JoinHandle<()>)> {
         let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.context("cannot make a runtime for a thread that serves")?;
+        let runtime = runtime.context("cannot create a runtime for a worker thread")?;
         let (wanted, unwanted) = watch::channel(());
         let worker = Self::on(runtime.handle().clone(), site, Some(wanted));
         let named = thread::Builder::new().name(format!("onlyonce-{number}"));
         let thread = named.spawn(move || serve(&runtime, unwanted));
-        Ok((worker, thread.context("cannot start a thread that serves")?))
+        Ok((worker, thread.context("cannot start a worker thread")?))
     }
 
     fn on(runtime: Handle, site: Site, wanted: Option<watch::Sender<()>>) -> Self {

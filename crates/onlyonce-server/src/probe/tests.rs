@@ -82,7 +82,15 @@ fn probe(config: &Config) -> HttpProbe {
 fn question(key: &str) -> Question {
     let (scope, key) = (Scope::stored([0xab; 32], None), Key::stored(key));
     let handle = Handle { id: Id::of(&scope, &key), token: Token([0x0f; 16]) };
-    Question { scope, key, handle, attempt: 3, route: Some("POST /payments/*".into()) }
+    Question {
+        scope,
+        key,
+        handle,
+        attempt: 3,
+        route: Some("POST /payments/*".into()),
+        call: None,
+        traceparent: None,
+    }
 }
 
 async fn ask(server: &Server) -> Result<Answer, String> {
@@ -151,13 +159,19 @@ async fn whatever_else_is_a_failed_probe() {
         (http(201, happened), "it answered 201, and only 200 is an answer"),
         (http(503, happened), "it answered 503, and only 200 is an answer"),
         (http(302, happened), "it answered 302, and redirects are not followed"),
-        (http(200, ""), "its answer is no JSON object"),
-        (http(200, "happened"), "its answer is no JSON object"),
-        (http(200, r#"["happened"]"#), "its answer is no JSON object"),
-        (http(200, r#"{"verdict":"happened"} x"#), "its answer is no JSON object"),
+        (http(200, ""), "its answer is not a JSON object"),
+        (http(200, "happened"), "its answer is not a JSON object"),
+        (http(200, r#"["happened"]"#), "its answer is not a JSON object"),
+        (http(200, r#"{"verdict":"happened"} x"#), "its answer is not a JSON object"),
         (http(200, "{}"), "its answer cannot be used: verdict is missing"),
-        (http(200, r#"{"verdict":"HAPPENED"}"#), "its answer cannot be used: verdict \"HAPPENED\" is none"),
-        (http(200, r#"{"verdict":"declined"}"#), "its answer cannot be used: verdict \"declined\" is none"),
+        (
+            http(200, r#"{"verdict":"HAPPENED"}"#),
+            "its answer cannot be used: verdict \"HAPPENED\" is not a verdict",
+        ),
+        (
+            http(200, r#"{"verdict":"declined"}"#),
+            "its answer cannot be used: verdict \"declined\" is not a verdict",
+        ),
         (
             http(200, r#"{"verdict":"happened","response":{"status":99}}"#),
             "its answer cannot be used: response.status",
@@ -169,7 +183,7 @@ async fn whatever_else_is_a_failed_probe() {
         (http(200, &huge), "its answer has more than 1114112 bytes"),
         (http(200, happened).replace("content-length: 22", "content-length: 99"), "its answer broke off"),
         (String::new(), "the connection was lost before it answered"),
-        ("no HTTP at all\r\n\r\n".to_owned(), "its answer is no HTTP"),
+        ("no HTTP at all\r\n\r\n".to_owned(), "its answer is not HTTP"),
     ] {
         let told = ask(&Server::answering(answer.clone()).await).await.unwrap_err();
         assert!(told.starts_with(expected), "{}: {told}", answer.lines().next().unwrap_or_default());

@@ -1,7 +1,8 @@
 //! The routes as an OpenAPI fragment: the key's header on every covered operation, and the gateway's own responses.
 
 use http::Method;
-use onlyonce::policy::Mode;
+use onlyonce::key::Source;
+use onlyonce::policy::{Accept, Mode};
 use onlyonce::refusal::Code;
 use serde_json::{Map, Value, json};
 
@@ -29,7 +30,7 @@ pub(super) fn document(config: &Config) -> Value {
         "info": {
             "title": "Idempotency",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Which operations take an idempotency key, and how they answer. A fragment: merge it into the description of the API itself.",
+            "description": "The operations that take an idempotency key, and their answers. This is a fragment: merge it into your API's own description.",
         },
         "paths": paths,
         "components": { "schemas": { "Problem": problem() } },
@@ -82,19 +83,36 @@ fn operation(route: &Route, method: &Method) -> Value {
     let policy = &route.policy;
     let is_required = policy.required.contains(method) && policy.mode == Mode::Enforce;
     let retention = policy.retention.as_secs();
-    let key = json!({
-        "name": policy.header.as_str(),
-        "in": "header",
-        "required": is_required,
-        "description": format!(
-            "Made by the client, one for each operation, the same for every retry of it. A retry within {retention} s of the first answer gets that answer again."
-        ),
-        "schema": { "type": "string", "minLength": policy.key.chars_min, "maxLength": policy.key.chars_max },
+    let told = format!(
+        "Created by the client: one for each operation, the same for every retry of it. A retry within {retention} s of the first answer gets that answer again."
+    );
+    let schema =
+        json!({ "type": "string", "minLength": policy.key.chars_min, "maxLength": policy.key.chars_max });
+    let parameter = |name: &str, place: &str| {
+        json!({
+            "name": name,
+            "in": place,
+            // Of several places, one is enough.
+            "required": is_required && policy.key_from.len() == 1,
+            "description": told,
+            "schema": schema,
+        })
+    };
+    let parameters = policy.key_from.iter().filter_map(|source| match source {
+        Source::Header(name) => Some(parameter(name.as_str(), "header")),
+        Source::Query(name) => Some(parameter(name, "query")),
+        // A member of the body, which the API's own description has.
+        Source::Json(_) => None,
     });
     json!({
-        "parameters": [key],
+        "parameters": parameters.collect::<Vec<_>>(),
         "responses": responses(route),
-        "x-onlyonce": { "match": &*route.name, "mode": super::mode(policy), "effects": super::effects(policy.effects) },
+        "x-onlyonce": {
+            "match": &*route.name,
+            "mode": super::mode(policy),
+            "effects": super::effects(policy.effects),
+            "key_from": policy.key_from.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        },
     })
 }
 
@@ -107,13 +125,17 @@ fn responses(route: &Route) -> Value {
     }
     for code in Code::ALL {
         let status = dialect.status(code).to_string();
-        let line = format!("{}: {}", code.as_str(), code.title());
+        let line = format!("{}: {}", dialect.code(code), code.title());
         let response = by_status.entry(status).or_insert_with(|| {
             json!({ "description": "", "content": { &*dialect.content_type: { "schema": schema(route) } } })
         });
         let told = response["description"].as_str().unwrap_or_default();
         let told = if told.is_empty() { line } else { format!("{told}; {line}") };
         response["description"] = json!(told);
+    }
+    if route.policy.accept != Accept::Never {
+        let told = "Accepted: a worker runs the request. Location is the URL of its state and its answer.";
+        by_status.insert("202".to_owned(), json!({ "description": told }));
     }
     by_status.insert("default".to_owned(), own(route));
     Value::Object(by_status)

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::{HTTP1, HTTP2, Stream, files, provider};
-use crate::config::{Config, Protocol, Route, Upstream};
+use crate::config::{Config, Destination, Protocol, Route, Upstream};
 
 /// The time limit for DNS, TCP and TLS together. A working network takes a fraction of it.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -41,13 +42,28 @@ impl Connector {
     /// For the upstreams and probes of `config`: certificates are checked against `upstream_ca` alone, or else the system's roots.
     pub(crate) fn new(config: &Config) -> Result<Self> {
         let routes = || config.routes.iter().chain([&config.default]);
-        let is_asked_by_tls = |route: &Route| {
-            route.probe.as_ref().is_some_and(|probe| probe.uri.scheme() == Some(&Scheme::HTTPS))
-        };
+        let is_asked_by_tls = |route: &Route| route.probe.as_ref().is_some_and(|probe| is_https(&probe.uri));
         if !routes().any(|route| has_tls(&route.upstream) || is_asked_by_tls(route)) {
             return Ok(Self { tls: None });
         }
-        let roots = match &config.upstream_ca {
+        Self::with_ca(config.upstream_ca.as_deref())
+    }
+
+    /// For these destinations: certificates are checked alike.
+    pub(crate) fn for_destinations(destinations: &[Destination], upstream_ca: Option<&Path>) -> Result<Self> {
+        match destinations.iter().any(|destination| is_https(&destination.uri)) {
+            true => Self::with_ca(upstream_ca),
+            false => Ok(Self { tls: None }),
+        }
+    }
+
+    /// For this URL: a certificate is checked as those of upstreams are.
+    pub(crate) fn for_uri(uri: &Uri, upstream_ca: Option<&Path>) -> Result<Self> {
+        if is_https(uri) { Self::with_ca(upstream_ca) } else { Ok(Self { tls: None }) }
+    }
+
+    fn with_ca(upstream_ca: Option<&Path>) -> Result<Self> {
+        let roots = match upstream_ca {
             Some(path) => files::roots("upstream_ca", path)?,
             None => system_roots()?,
         };
@@ -56,11 +72,7 @@ impl Connector {
 
     /// For this URL alone: a certificate is checked against the system's roots.
     pub(crate) fn for_url(uri: &Uri) -> Result<Self> {
-        if uri.scheme() == Some(&Scheme::HTTPS) {
-            Self::trusting(system_roots()?)
-        } else {
-            Ok(Self { tls: None })
-        }
+        if is_https(uri) { Self::trusting(system_roots()?) } else { Ok(Self { tls: None }) }
     }
 
     fn trusting(roots: RootCertStore) -> Result<Self> {
@@ -78,7 +90,7 @@ impl Connector {
 
     async fn connect_by(&self, upstream: &Upstream, deadline: Instant) -> Result<Connected> {
         let uri = &upstream.uri;
-        let host = uri.host().with_context(|| format!("upstream \"{uri}\" names no host"))?;
+        let host = uri.host().with_context(|| format!("upstream \"{uri}\" has no host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = uri.port_u16().unwrap_or(if has_tls(upstream) { 443 } else { 80 });
         let stream = tcp(host, port, deadline).await.with_context(|| format!("cannot connect to {uri}"))?;
@@ -102,14 +114,18 @@ impl Connector {
         let version = match (stream.get_ref().1.alpn_protocol(), upstream.protocol) {
             (Some(HTTP2), Protocol::Auto | Protocol::Http2) => Version::HTTP_2,
             (_, Protocol::Auto | Protocol::Http1) => Version::HTTP_11,
-            (_, Protocol::Http2) => bail!("it does not offer HTTP/2, which its protocol setting asks for"),
+            (_, Protocol::Http2) => bail!("it does not offer HTTP/2, which upstream_protocol requires"),
         };
         Ok(Connected { stream: Stream::Tls(Box::new(stream.into())), version })
     }
 }
 
 fn has_tls(upstream: &Upstream) -> bool {
-    upstream.uri.scheme() == Some(&Scheme::HTTPS)
+    is_https(&upstream.uri)
+}
+
+fn is_https(uri: &Uri) -> bool {
+    uri.scheme() == Some(&Scheme::HTTPS)
 }
 
 fn in_clear(protocol: Protocol) -> Version {
@@ -134,7 +150,7 @@ fn system_roots() -> Result<RootCertStore> {
     let faults: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
     ensure!(
         !roots.is_empty(),
-        "the system has no roots to check the certificates of https upstreams against{}{}; install ca-certificates, or set \
+        "the system has no root certificates to verify https upstreams with{}{}; install ca-certificates, or set \
          upstream_ca",
         if faults.is_empty() { "" } else { ": " },
         faults.join(", "),

@@ -17,11 +17,10 @@ use crate::config::Tls;
 pub(super) fn certificates(setting: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let pem = read(setting, path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let found =
-        found.with_context(|| format!("{setting}: {path:?} is not PEM that can be read; write it anew"))?;
+    let found = found.with_context(|| format!("{setting}: {path:?} is not valid PEM; replace the file"))?;
     ensure!(
         !found.is_empty(),
-        "{setting}: {path:?} has no certificate; it must have \"BEGIN CERTIFICATE\", and is perhaps DER or the wrong file"
+        "{setting}: {path:?} has no certificate; it must have \"BEGIN CERTIFICATE\"; it may be DER or the wrong file"
     );
     Ok(found)
 }
@@ -41,7 +40,7 @@ pub(super) fn roots(setting: &str, path: &Path) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(setting, path)? {
         roots.add(certificate).with_context(|| {
-            format!("{setting}: {path:?} has a certificate that cannot be an authority; take it out")
+            format!("{setting}: {path:?} has a certificate that is not a CA certificate; remove it")
         })?;
     }
     Ok(roots)
@@ -49,7 +48,7 @@ pub(super) fn roots(setting: &str, path: &Path) -> Result<RootCertStore> {
 
 fn read(setting: &str, path: &Path) -> Result<Vec<u8>> {
     fs::read(path)
-        .with_context(|| format!("{setting}: {path:?} cannot be read; correct the path or its permissions"))
+        .with_context(|| format!("{setting}: {path:?} cannot be read; correct the path or the permissions"))
 }
 
 /// Legal but risky things about the files, for `check` and for the log at start. A file that cannot be read is an
@@ -60,7 +59,10 @@ pub(crate) fn warnings(tls: &Tls) -> Vec<String> {
         let certificate = Certificate::from_der(found.first()?).ok()?;
         let end = certificate.tbs_certificate().validity().not_after;
         (end.to_unix_duration() <= now).then(|| {
-            format!("tls.cert: {:?} expired at {end}; clients will refuse it, renew it and reload", tls.cert)
+            format!(
+                "tls.cert: {:?} expired at {end}, and clients will refuse it; renew it and reload",
+                tls.cert
+            )
         })
     });
     expired.into_iter().chain(readable_by_others(&tls.key)).collect()
@@ -73,7 +75,7 @@ fn readable_by_others(path: &Path) -> Option<String> {
     const GROUP_AND_OTHERS: u32 = 0o077;
     let mode = fs::metadata(path).ok()?.permissions().mode();
     (mode & GROUP_AND_OTHERS != 0)
-        .then(|| format!("tls.key: {path:?} can be used by others than its owner; run chmod 600 on it"))
+        .then(|| format!("tls.key: {path:?} can be read by users other than its owner; run chmod 600 on it"))
 }
 
 #[cfg(not(unix))]

@@ -72,21 +72,21 @@ impl Told {
         let (result, state) = match heard {
             Heard::Applied(state) => (Result::Applied, Some(state.as_str())),
             Heard::Evidence => (Result::Evidence, Some("running")),
-            Heard::Noted(_) => (Result::Noted, Some("unknown")),
+            Heard::Noted(state, _) => (Result::Noted, Some(state.as_str())),
             Heard::Already(state) => (Result::Already, Some(state.as_str())),
             Heard::Contradiction(state) => (Result::Contradiction, Some(state.as_str())),
             Heard::Ignored(_) => (Result::Ignored, None),
         };
         let why = match heard {
             Heard::Ignored(why) => Some(why.to_owned()),
-            Heard::Noted(Some(_)) => Some("too early to be believed; it may still happen".to_owned()),
+            Heard::Noted(_, Some(_)) => Some("too early: the work may still happen".to_owned()),
             Heard::Contradiction(_) => {
-                Some("the record is settled otherwise; nothing was changed".to_owned())
+                Some("the record was settled differently; nothing was changed".to_owned())
             }
-            Heard::Applied(_) | Heard::Evidence | Heard::Noted(None) | Heard::Already(_) => None,
+            Heard::Applied(_) | Heard::Evidence | Heard::Noted(_, None) | Heard::Already(_) => None,
         };
         let earliest = match heard {
-            Heard::Noted(earliest) => earliest,
+            Heard::Noted(_, earliest) => earliest,
             Heard::Applied(_)
             | Heard::Evidence
             | Heard::Already(_)
@@ -113,6 +113,7 @@ pub(crate) enum Refusal {
     SourceUnknown,
     Method,
     TooLarge(u64),
+    NoRoom,
     TooSlow,
     SignatureInvalid,
     TooOld,
@@ -127,6 +128,7 @@ impl Refusal {
             Self::SourceUnknown => "webhook_source_unknown",
             Self::Method => "admin_method",
             Self::TooLarge(_) => "admin_body_too_large",
+            Self::NoRoom => "webhook_limit_reached",
             Self::TooSlow => "webhook_too_slow",
             Self::SignatureInvalid => "webhook_signature_invalid",
             Self::TooOld => "webhook_too_old",
@@ -140,19 +142,24 @@ impl Refusal {
         match self {
             Self::SourceUnknown => (
                 StatusCode::NOT_FOUND,
-                "No such source of webhooks",
+                "Unknown webhook source",
                 "No [webhooks.NAME] of the settings has this name.".to_owned(),
             ),
             Self::Method => {
-                (StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", "A webhook is a POST.".to_owned())
+                (StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", "A webhook must be a POST.".to_owned())
             }
             Self::TooLarge(bytes_max) => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "Body too large",
                 format!("The body has more than {bytes_max} bytes."),
             ),
+            Self::NoRoom => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "Too many webhooks",
+                "Too many bytes of webhooks are in memory. Send it again.".to_owned(),
+            ),
             Self::TooSlow => {
-                (StatusCode::REQUEST_TIMEOUT, "Body too slow", "The body did not come in time.".to_owned())
+                (StatusCode::REQUEST_TIMEOUT, "Body too slow", "The body did not arrive in time.".to_owned())
             }
             Self::SignatureInvalid => (
                 StatusCode::UNAUTHORIZED,
@@ -162,7 +169,7 @@ impl Refusal {
             Self::TooOld => (
                 StatusCode::UNAUTHORIZED,
                 "Signature too old",
-                "The time of the signature is further from now than the settings tolerate.".to_owned(),
+                "The time of the signature is further from now than the settings allow.".to_owned(),
             ),
             Self::Malformed(detail) => {
                 (StatusCode::BAD_REQUEST, "Webhook malformed", format!("The body cannot be used: {detail}."))
@@ -182,6 +189,7 @@ impl Refusal {
         match self {
             Self::Method => Some((ALLOW, "POST")),
             Self::StoreUnavailable => Some((RETRY_AFTER, "5")),
+            Self::NoRoom => Some((RETRY_AFTER, "1")),
             Self::SourceUnknown
             | Self::TooLarge(_)
             | Self::TooSlow

@@ -1,6 +1,6 @@
 //! What a webhook's body says, found by the pointers of its source.
 //!
-//! 1. A body that is no JSON object, or has something else where a pointer leads than what belongs there, is malformed.
+//! 1. A body that is not a JSON object, or has something else where a pointer leads than what belongs there, is malformed.
 //! 2. A record is named by a token, or by a scope and a key. A key alone names nobody's record, whoever has used it.
 //! 3. A word that means nothing here is ignored: a provider has more to say than what became of our requests.
 
@@ -66,9 +66,9 @@ type Read<T> = Result<T, Unusable>;
 
 /// Reads a body whose signature is right.
 pub(crate) fn read(source: &Webhook, signed: Signed<'_>, body: &[u8]) -> Read<Event> {
-    let body: Value = serde_json::from_slice(body).map_err(|_| malformed("the body is no JSON"))?;
+    let body: Value = serde_json::from_slice(body).map_err(|_| malformed("the body is not JSON"))?;
     if !body.is_object() {
-        return Err(malformed("the body is no JSON object"));
+        return Err(malformed("the body is not a JSON object"));
     }
     let named = Named::read(source, &body)?;
     let (word, says) = says(source, &body)?;
@@ -80,7 +80,7 @@ pub(crate) fn read(source: &Webhook, signed: Signed<'_>, body: &[u8]) -> Read<Ev
         (None, None) if source.pointers.time.is_none() => signed.at,
         (None, None) => {
             return Err(malformed(
-                "there is no time at time_pointer, and without one an event may be about an earlier use of the key",
+                "there is no time at time_pointer, and without it an event may be about an earlier use of the key",
             ));
         }
     };
@@ -118,7 +118,7 @@ impl Named {
         if source.preset.sends_other_things {
             return Err(Unusable::Foreign);
         }
-        Err(malformed("neither a token nor a scope and a key are where the settings point to"))
+        Err(malformed("the body has neither a token nor a scope and a key where the settings' pointers lead"))
     }
 
     fn subject(self) -> Read<(Subject, Beside)> {
@@ -134,10 +134,10 @@ impl Named {
             (Some(handle), None, Some(key)) => Ok((Subject::Attempt(handle), Beside::Key(key))),
             (None, Some(scope), Some(key)) => Ok((Subject::Work(Id::of(&scope, &key)), Beside::Nothing)),
             (None, None, _) => Err(Unusable::Ambiguous(
-                "A key without a scope names no record: other callers may use the same key. Send the token, or the scope too.",
+                "A key without a scope does not identify a record: other callers may use the same key. Send the token, or also the scope.",
             )),
             (None, Some(_), None) => Err(Unusable::Ambiguous(
-                "A scope without a key names no record. Send the token, or the key too.",
+                "A scope without a key does not identify a record. Send the token, or also the key.",
             )),
         }
     }
@@ -146,15 +146,15 @@ impl Named {
 /// The word, and what it says.
 fn says(source: &Webhook, body: &Value) -> Read<(String, Says)> {
     let Some(word) = scalar(body, &source.pointers.verdict)? else {
-        return Err(malformed("there is no verdict where verdict_pointer leads"));
+        return Err(malformed("there is no verdict at verdict_pointer"));
     };
     let meant = match &source.verdicts {
         Some(verdicts) => verdicts.get(&word).copied(),
         None => Word::written(&word),
     };
     let verdict = match meant {
-        None => return Ok((word, Says::Nothing("the word is not mapped to a verdict".to_owned()))),
-        Some(Word::Ignore) => return Ok((word, Says::Nothing("the word is mapped to ignore".to_owned()))),
+        None => return Ok((word, Says::Nothing("the value is not mapped to a verdict".to_owned()))),
+        Some(Word::Ignore) => return Ok((word, Says::Nothing("the value is mapped to ignore".to_owned()))),
         Some(Word::Happened) => Verdict::Happened(answer(source, body)?),
         Some(Word::Declined) => Verdict::Happened(Some(Arc::new(declined(source, body)))),
         Some(Word::DidNotHappen) => Verdict::DidNotHappen { never_will: never_will(source, body)? },
@@ -181,7 +181,7 @@ fn never_will(source: &Webhook, body: &Value) -> Read<bool> {
     match value {
         None => Ok(false),
         Some(value) => {
-            value.as_bool().ok_or_else(|| malformed("what final_pointer leads to is not true or false"))
+            value.as_bool().ok_or_else(|| malformed("the value at final_pointer is not true or false"))
         }
     }
 }
@@ -193,7 +193,7 @@ fn declined(source: &Webhook, body: &Value) -> Response {
         "type": "https://onlyonce.dev/problems/downstream-declined",
         "title": "Declined by the provider",
         "status": status,
-        "detail": "The provider behind this service declined the request. Another attempt needs a new key.",
+        "detail": "The provider behind this service declined the request. To try again, use a new key.",
         "code": "downstream_declined",
         "retryable": false,
     });
@@ -231,7 +231,7 @@ fn time(source: &Webhook, body: &Value) -> Read<Option<Timestamp>> {
     };
     match at {
         Some(micros) => Ok(Some(Timestamp::from_micros(micros))),
-        None => Err(malformed("what time_pointer leads to is neither unix seconds nor a time in RFC 3339")),
+        None => Err(malformed("the value at time_pointer is neither unix seconds nor a time in RFC 3339")),
     }
 }
 
@@ -245,7 +245,7 @@ fn text<'a>(body: &'a Value, pointer: &Pointer) -> Read<Option<&'a str>> {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
-            Err(malformed(format!("what \"{pointer}\" leads to is no text")))
+            Err(malformed(format!("the value at \"{pointer}\" is not a string")))
         }
     }
 }
@@ -257,7 +257,7 @@ fn scalar(body: &Value, pointer: &Pointer) -> Read<Option<String>> {
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(value @ (Value::Bool(_) | Value::Number(_))) => Ok(Some(value.to_string())),
         Some(Value::Null | Value::Array(_) | Value::Object(_)) => {
-            Err(malformed(format!("what \"{pointer}\" leads to is no text")))
+            Err(malformed(format!("the value at \"{pointer}\" is not a string")))
         }
     }
 }

@@ -83,16 +83,25 @@ impl Shown<'_> {
     }
 
     fn signed_with(&self, secret: &[u8], body: &[u8]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes a key of any length");
-        if let Some(id) = self.id {
-            mac.update(id.as_bytes());
-            mac.update(b".");
-        }
-        mac.update(self.time.as_bytes());
-        mac.update(b".");
-        mac.update(body);
-        mac
+        mac(secret, self.id, self.time, body)
     }
+}
+
+/// The signature of a request of ours; with an id, as Standard Webhooks has it.
+pub(crate) fn signed(secret: &[u8], id: Option<&str>, time: &str, body: &[u8]) -> impl AsRef<[u8]> + use<> {
+    mac(secret, id, time, body).finalize().into_bytes()
+}
+
+fn mac(secret: &[u8], id: Option<&str>, time: &str, body: &[u8]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes a key of any length");
+    if let Some(id) = id {
+        mac.update(id.as_bytes());
+        mac.update(b".");
+    }
+    mac.update(time.as_bytes());
+    mac.update(b".");
+    mac.update(body);
+    mac
 }
 
 /// `t=…,v1=…`

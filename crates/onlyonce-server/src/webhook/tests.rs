@@ -1,5 +1,12 @@
 //! A source of webhooks as settings have it.
 
+use std::sync::atomic::AtomicU64;
+
+use bytes::Bytes;
+use http_body_util::Full;
+
+use super::Share;
+use super::answer::Refusal;
 use crate::config::{self, Sources, Webhook};
 
 /// The one source of these settings.
@@ -21,4 +28,17 @@ pub(super) fn read(settings: &str, environment: &[(&str, &str)]) -> Webhook {
 /// A source with this setting beside its secret.
 pub(super) fn source(setting: &str) -> Webhook {
     read(&format!("[webhooks.bank]\nsecrets = ['env:S']\n{setting}\n"), &[("S", "a secret of the tests")])
+}
+
+/// L06
+#[tokio::test]
+async fn what_all_webhooks_hold_together_is_bounded() {
+    let held = AtomicU64::new(0);
+    let share = || Share { held: &held, max: 3000, bytes: 0 };
+    let body = || Full::new(Bytes::from(vec![b'x'; 2000]));
+    let (mut first, mut second) = (share(), share());
+    assert_eq!(super::read(body(), 2000, &mut first).await.unwrap().len(), 2000);
+    assert_eq!(super::read(body(), 2000, &mut second).await, Err(Refusal::NoRoom));
+    drop((first, second));
+    assert!(super::read(body(), 2000, &mut share()).await.is_ok());
 }

@@ -22,7 +22,7 @@ use crate::runner::{data, run, trials};
 
 fn main() -> ExitCode {
     let cases = data::all();
-    let gateway = Engine::ALL.into_iter().flat_map(|engine| trials::<InProcess>(&cases, engine));
+    let gateway = Engine::ALL.iter().flat_map(|engine| trials::<InProcess>(&cases, *engine));
     let trials = gateway.chain(trials::<Program>(&cases, Engine::Sqlite)).collect();
     run(cases, trials)
 }

@@ -26,6 +26,7 @@ pub(crate) fn write(case: &Case, folder: &Folder, service: SocketAddr, store: &s
         ("upstream", format!("http://{service}").into()),
         ("store", store.into()),
         ("policy", policy.into()),
+        ("limits", case.limits.clone().into()),
         ("log", table([("filter", LOGGED.into())]).into()),
     ]);
     let optional = [("/opt".to_owned(), table([("required", false.into())]))];

@@ -27,6 +27,8 @@ pub(crate) struct Ledger {
 struct Call {
     key: String,
     charge: usize,
+    /// Which delivery of a message it says it is.
+    delivery: Option<u32>,
 }
 
 impl Ledger {
@@ -63,6 +65,17 @@ impl Ledger {
         self.booked().iter().filter(|call| call.key == key).count()
     }
 
+    /// Ready once there were so many calls with this key.
+    pub(crate) async fn called_times(&self, key: &str, times: usize) {
+        let mut count = self.count.subscribe();
+        count.wait_for(|_| self.calls(key) >= times).await.unwrap();
+    }
+
+    /// Which deliveries of a message there were.
+    pub(crate) fn deliveries(&self, key: &str) -> Vec<u32> {
+        self.booked().iter().filter(|call| call.key == key).filter_map(|call| call.delivery).collect()
+    }
+
     /// How often money moved.
     pub(crate) fn charges(&self, key: &str) -> usize {
         let mut charges: Vec<_> =
@@ -72,7 +85,7 @@ impl Ledger {
     }
 
     /// Opaque: every call is a charge. Keyed: the first call with a key is, and later ones find it.
-    fn book(&self, key: &str) -> usize {
+    fn book(&self, key: &str, delivery: Option<u32>) -> usize {
         let mut calls = self.booked();
         let known = calls.iter().find(|call| call.key == key).map(|call| call.charge);
         let next = calls.len() + 1;
@@ -80,7 +93,7 @@ impl Ledger {
             Effects::Opaque => next,
             Effects::Keyed => known.unwrap_or(next),
         };
-        calls.push(Call { key: key.to_owned(), charge });
+        calls.push(Call { key: key.to_owned(), charge, delivery });
         let count = calls.len();
         drop(calls);
         self.count.send_replace(count);
@@ -94,7 +107,8 @@ impl Ledger {
 
 async fn charge(State(ledger): State<Arc<Ledger>>, headers: HeaderMap) -> (StatusCode, String) {
     let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok()).unwrap_or("none").to_owned();
-    let charge = ledger.book(&key);
+    let delivery = headers.get("onlyonce-delivery").and_then(|number| number.to_str().ok()?.parse().ok());
+    let charge = ledger.book(&key, delivery);
     ledger.answers.subscribe().wait_for(|answers| *answers).await.unwrap();
     (StatusCode::CREATED, format!(r#"{{"order":"{key}","charge":{charge}}}"#))
 }

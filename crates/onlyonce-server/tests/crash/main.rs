@@ -13,6 +13,8 @@
 //! | its reservation, and the service has charged | unknown, one charge | runs again: still one charge |
 //! | its completion | replayed: one charge | replayed: one charge |
 //!
+//! `relay.rs` does the same to whoever delivers messages, with the ledger as the destination.
+//!
 //! Nothing sleeps for luck: the driver waits for a ready line, a death, a call of the ledger.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on says where")]
@@ -20,23 +22,34 @@
 mod client;
 mod ledger;
 mod process;
+mod relay;
 
 use std::time::Duration;
 
 use client::{Answer, Lost};
 use ledger::Ledger;
-use onlyonce_testkit::engines::postgres::Server;
+use onlyonce_testkit::engines::server;
 use onlyonce_testkit::wire::Direction;
 use process::{Gateway, Store};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 /// What the gateway keeps its records in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
     Sqlite,
-    Postgres,
+    Server(server::Engine),
 }
+
+/// Those of this build.
+const ENGINES: &[Engine] = &[
+    Engine::Sqlite,
+    Engine::Server(server::Engine::Postgres),
+    #[cfg(feature = "mysql")]
+    Engine::Server(server::Engine::Mysql),
+    #[cfg(feature = "redis")]
+    Engine::Server(server::Engine::Redis),
+];
 
 /// What the work touches, and so what the service does with a key it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,29 +107,68 @@ async fn keyed_work_is_done_exactly_once_wherever_the_gateway_is_killed() {
 /// P05, R01, R05, U03, U04, X03, E02
 #[tokio::test]
 async fn opaque_work_is_done_at_most_once_on_postgres_wherever_the_gateway_is_killed() {
-    dies_everywhere_on_postgres(Effects::Opaque).await;
+    dies_everywhere(server::Engine::Postgres, Effects::Opaque).await;
 }
 
 /// P05, R01, R05, U04, E02
 #[tokio::test]
 async fn keyed_work_is_done_exactly_once_on_postgres_wherever_the_gateway_is_killed() {
-    dies_everywhere_on_postgres(Effects::Keyed).await;
+    dies_everywhere(server::Engine::Postgres, Effects::Keyed).await;
 }
 
-/// X05, R01, U04: killed while the server works on a write that was sent whole, before it hears the answer.
+/// P05, R01, R05, U03, U04, X03, E03
+#[cfg(feature = "mysql")]
 #[tokio::test]
-async fn a_gateway_that_is_killed_between_a_commit_and_its_answer_leaves_what_was_committed() {
-    for effects in [Effects::Opaque, Effects::Keyed] {
-        dies_unanswered(effects, Unheard::Reservation).await;
-        dies_unanswered(effects, Unheard::Completion).await;
-    }
+async fn opaque_work_is_done_at_most_once_on_mysql_wherever_the_gateway_is_killed() {
+    dies_everywhere(server::Engine::Mysql, Effects::Opaque).await;
+}
+
+/// P05, R01, R05, U04, E03
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn keyed_work_is_done_exactly_once_on_mysql_wherever_the_gateway_is_killed() {
+    dies_everywhere(server::Engine::Mysql, Effects::Keyed).await;
+}
+
+/// P05, R01, R05, U03, U04, X03, E04
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn opaque_work_is_done_at_most_once_on_redis_wherever_the_gateway_is_killed() {
+    dies_everywhere(server::Engine::Redis, Effects::Opaque).await;
+}
+
+/// P05, R01, R05, U04, E04
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn keyed_work_is_done_exactly_once_on_redis_wherever_the_gateway_is_killed() {
+    dies_everywhere(server::Engine::Redis, Effects::Keyed).await;
+}
+
+/// X05, R01, U04, E02
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_killed_between_a_commit_on_postgres_and_its_answer_leaves_what_was_committed() {
+    die_unanswered(server::Engine::Postgres).await;
+}
+
+/// X05, R01, U04, E03
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_killed_between_a_commit_on_mysql_and_its_answer_leaves_what_was_committed() {
+    die_unanswered(server::Engine::Mysql).await;
+}
+
+/// X05, R01, U04, E04
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_killed_between_a_commit_on_redis_and_its_answer_leaves_what_was_committed() {
+    die_unanswered(server::Engine::Redis).await;
 }
 
 /// R01, U03, U04: killed from outside, while the service is at work.
 #[tokio::test]
 async fn a_gateway_that_is_killed_while_the_service_works_leaves_the_truth_behind() {
-    let engines = [Engine::Sqlite, Engine::Postgres];
-    let worlds = engines.into_iter().flat_map(|engine| [(engine, Effects::Opaque), (engine, Effects::Keyed)]);
+    let worlds =
+        ENGINES.iter().copied().flat_map(|engine| [(engine, Effects::Opaque), (engine, Effects::Keyed)]);
     for (engine, effects) in worlds {
         let (store, ledger) = (Store::new(engine), Ledger::open(effects).await);
         let gateway = Gateway::start(&store, &ledger, effects, None).await;
@@ -134,7 +186,7 @@ async fn a_gateway_that_is_killed_while_the_service_works_leaves_the_truth_behin
 /// P05: what a client was told before is told again after any number of deaths.
 #[tokio::test]
 async fn an_answer_that_was_given_outlives_every_death() {
-    for engine in [Engine::Sqlite, Engine::Postgres] {
+    for engine in ENGINES.iter().copied() {
         let (store, ledger) = (Store::new(engine), Ledger::open(Effects::Opaque).await);
         let gateway = Gateway::start(&store, &ledger, Effects::Opaque, None).await;
         let first = client::pay(gateway.address, "paid").await.unwrap();
@@ -149,17 +201,19 @@ async fn an_answer_that_was_given_outlives_every_death() {
     }
 }
 
-/// Every step at once, each in a schema of its own: most of it is waiting for the leases of the dead.
-async fn dies_everywhere_on_postgres(effects: Effects) {
-    const OWN: [(&str, Left); 4] = [
-        ("postgres.write.before:1", Left::Nothing),
-        ("postgres.write.after:1", Left::Reserved),
-        ("postgres.write.before:2", Left::Charged),
-        ("postgres.write.after:2", Left::Completed),
+/// Every step at once, also those of the engine's own writes, each in a store of its own: most of it is waiting for the leases of
+/// the dead.
+async fn dies_everywhere(engine: server::Engine, effects: Effects) {
+    let own = [
+        ("before:1", Left::Nothing),
+        ("after:1", Left::Reserved),
+        ("before:2", Left::Charged),
+        ("after:2", Left::Completed),
     ];
+    let own = own.map(|(step, left)| (format!("{}.write.{step}", engine.name()), left));
     let mut deaths = JoinSet::new();
-    for (step, left) in STEPS.into_iter().chain(OWN) {
-        deaths.spawn(dies_at(Engine::Postgres, effects, step, left));
+    for (step, left) in STEPS.map(|(step, left)| (step.to_owned(), left)).into_iter().chain(own) {
+        deaths.spawn(async move { dies_at(Engine::Server(engine), effects, &step, left).await });
     }
     while let Some(death) = deaths.join_next().await {
         death.unwrap();
@@ -173,51 +227,85 @@ enum Unheard {
     Completion,
 }
 
-/// Answers are held on the line, and the gateway is killed once the row shows that the commit has happened.
-async fn dies_unanswered(effects: Effects, unheard: Unheard) {
-    let (store, ledger) = (Store::new(Engine::Postgres), Ledger::open(effects).await);
-    let Store::Postgres { url, wire } = &store else { unreachable!("it is on PostgreSQL") };
-    let schema = url.rsplit('=').next().unwrap();
-    let gateway = Gateway::start(&store, &ledger, effects, None).await;
-    // Its connections are there, and its statements known to them.
-    client::pay(gateway.address, "before").await.unwrap();
-    let address = gateway.address;
+/// Killed while the server works on a write that was sent whole, before the gateway hears the answer.
+async fn die_unanswered(engine: server::Engine) {
+    let mut deaths = JoinSet::new();
+    for effects in [Effects::Opaque, Effects::Keyed] {
+        deaths.spawn(dies_unanswered(engine, effects, Unheard::Reservation));
+        deaths.spawn(dies_unanswered(engine, effects, Unheard::Completion));
+    }
+    while let Some(death) = deaths.join_next().await {
+        death.unwrap();
+    }
+}
+
+/// How often it is tried to lose the answer of a write: before the write, MySQL asks a connection that was idle for 100 ms whether it is
+/// still there, and it is that answer which is lost then.
+const TRIES_MAX: usize = 9;
+
+/// Answers are held on the line, and the gateway is killed once the record shows that the commit has happened.
+async fn dies_unanswered(engine: server::Engine, effects: Effects, unheard: Unheard) {
+    let (store, ledger) = (Store::new(Engine::Server(engine)), Ledger::open(effects).await);
+    let Store::Server { server, url, wire } = &store else { unreachable!("it is on a server") };
     let (state, left) = match unheard {
         Unheard::Reservation => ("running", Left::Reserved),
         Unheard::Completion => ("completed", Left::Completed),
     };
-    if unheard == Unheard::Completion {
-        ledger.hold();
-    } else {
-        wire.hold(Direction::ToClient);
+    let gateway = Gateway::start(&store, &ledger, effects, None).await;
+    let address = gateway.address;
+    for number in 0..TRIES_MAX {
+        // Its connections are there, and its statements known to them.
+        client::retry(address, &format!("before-{number}")).await;
+        let key = format!("lost-{number}");
+        if unheard == Unheard::Completion {
+            ledger.hold();
+        } else {
+            wire.hold(Direction::ToClient);
+        }
+        let paying = tokio::spawn({
+            let key = key.clone();
+            async move { client::pay(address, &key).await }
+        });
+        if unheard == Unheard::Completion {
+            ledger.called(&key).await;
+            wire.hold(Direction::ToClient);
+            ledger.go_on();
+        }
+        if !committed_before(&paying, *server, url, &key, state).await {
+            paying.await.unwrap().unwrap();
+            wire.cut();
+            wire.mend();
+            continue;
+        }
+        gateway.kill().await;
+        assert!(matches!(paying.await.unwrap(), Err(Lost)), "nobody answers for a dead process");
+        wire.cut();
+        wire.mend();
+        return judge(&store, &ledger, effects, &key, left).await;
     }
-    let paying = tokio::spawn(async move { client::pay(address, "lost").await });
-    if unheard == Unheard::Completion {
-        ledger.called("lost").await;
-        wire.hold(Direction::ToClient);
-        ledger.go_on();
-    }
-    committed(&format!(
-        "SELECT count(*) FROM {schema}.onlyonce_record WHERE key = 'lost' AND state = '{state}'"
-    ))
-    .await;
-    gateway.kill().await;
-    assert!(matches!(paying.await.unwrap(), Err(Lost)), "nobody answers for a dead process");
-    wire.cut();
-    wire.mend();
-    judge(&store, &ledger, effects, "lost", left).await;
+    panic!("{engine:?}: {TRIES_MAX} times nothing was committed as {state}");
 }
 
-/// Waits until the database counts one.
-async fn committed(sql: &str) {
-    let until = Instant::now() + process::PATIENCE;
-    while Server::shared().sql(sql) != "1" {
-        assert!(Instant::now() < until, "it is never committed: {sql}");
+/// Whether the record is in this state while its client waits: past `store_timeout` it is answered.
+async fn committed_before(
+    paying: &tokio::task::JoinHandle<Result<Answer, Lost>>,
+    server: server::Server<'static>,
+    url: &str,
+    key: &str,
+    state: &'static str,
+) -> bool {
+    while !paying.is_finished() {
+        let (url, key) = (url.to_owned(), key.to_owned());
+        let looked = tokio::task::spawn_blocking(move || server.records(&url, &key, state)).await;
+        if looked.unwrap() == 1 {
+            return !paying.is_finished();
+        }
         sleep(Duration::from_millis(10)).await;
     }
+    false
 }
 
-async fn dies_at(engine: Engine, effects: Effects, step: &'static str, left: Left) {
+async fn dies_at(engine: Engine, effects: Effects, step: &str, left: Left) {
     let (store, ledger) = (Store::new(engine), Ledger::open(effects).await);
     // An order before it is on record whole.
     let gateway = Gateway::start(&store, &ledger, effects, None).await;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use onlyonce::store::failpoint;
-use onlyonce_testkit::engines::postgres::Server;
+use onlyonce_testkit::engines::server::Server;
 use onlyonce_testkit::wire::Wire;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -20,7 +20,7 @@ use crate::{Effects, Engine};
 /// How long anything may take before the test is over: a bound, never a pause.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How a process dies that is killed, and one that comes to its failpoint.
-const SIGNALS: [i32; 2] = [9, 6];
+pub(crate) const SIGNALS: [i32; 2] = [9, 6];
 
 /// A living gateway. Dropped, it is killed.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Gateway {
         store: &Store,
         ledger: &Ledger,
         effects: Effects,
-        failpoint: Option<&'static str>,
+        failpoint: Option<&str>,
     ) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_onlyonce"))
             .args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
@@ -75,42 +75,45 @@ impl Gateway {
 pub(crate) enum Store {
     /// In a file, whose next owner knows that the last one is dead.
     Sqlite(Folder),
-    /// In a schema, on a line that can be held and cut. A dead gateway is only missed when its leases lapse.
-    Postgres { url: String, wire: Wire },
+    /// On a server, by a line that can be held and cut. A dead gateway is only missed when its leases lapse.
+    Server { server: Server<'static>, url: String, wire: Wire },
 }
 
 impl Store {
     pub(crate) fn new(engine: Engine) -> Self {
         match engine {
             Engine::Sqlite => Self::Sqlite(Folder::new()),
-            Engine::Postgres => {
-                let server = Server::shared();
-                let wire = Wire::to(server.port()).unwrap();
-                let by_wire = format!("127.0.0.1:{}", wire.address().port());
-                let url = server.fresh_schema().replace(&format!("127.0.0.1:{}", server.port()), &by_wire);
-                Self::Postgres { url, wire }
+            Engine::Server(engine) => {
+                let server = engine.shared();
+                Self::Server { server, url: server.fresh_store(), wire: Wire::to(server.port()).unwrap() }
             }
         }
     }
 
-    fn url(&self) -> String {
+    /// As gateways have it: by the line, where there is one.
+    pub(crate) fn url(&self) -> String {
         match self {
             Self::Sqlite(folder) => format!("sqlite:{}", folder.0.join("onlyonce.db").display()),
-            Self::Postgres { url, .. } => url.clone(),
+            Self::Server { server, url, wire } => {
+                url.replace(&format!("127.0.0.1:{}", server.port()), &wire.address().to_string())
+            }
         }
     }
 
     fn settings(&self) -> &[&str] {
         match self {
             Self::Sqlite(_) => &[],
-            Self::Postgres { .. } => &["--set", "policy.lease=2s", "--set", "policy.store_timeout=1s"],
+            Self::Server { .. } => SHARED,
         }
     }
 }
 
+/// The settings of gateways that share a store: short leases, since that is what is waited for.
+const SHARED: &[&str] = &["--set", "policy.lease=2s", "--set", "policy.store_timeout=1s"];
+
 /// A folder that goes with its test.
 #[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     pub(crate) fn new() -> Self {

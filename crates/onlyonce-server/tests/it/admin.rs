@@ -113,9 +113,12 @@ fn the_counters_equal_a_scripted_run_exactly_and_name_no_key() {
     }
     let (status, text) = get(serving.admin(), "/metrics");
     assert_eq!(status, 200);
-    let mut counted: Vec<_> =
+    let mut requests: Vec<_> =
         text.lines().filter(|line| line.starts_with("onlyonce_requests_total")).collect();
-    counted.sort_unstable();
+    requests.sort_unstable();
+    // Every counter is there from the beginning, at zero.
+    let (counted, zero): (Vec<_>, Vec<_>) = requests.into_iter().partition(|line| !line.ends_with(" 0"));
+    assert!(zero.contains(&r#"onlyonce_requests_total{route="*",decision="unknown"} 0"#), "{zero:?}");
     assert_eq!(
         counted,
         [
@@ -145,6 +148,14 @@ fn the_counters_equal_a_scripted_run_exactly_and_name_no_key() {
     for secret in ["first-key", "second-key", "/orders/17", "ann"] {
         assert!(!text.contains(secret), "{secret}");
     }
+    // Who retries most: two replays and a key that was used for another request.
+    let told = json(&get(serving.admin(), "/v1/overview").1);
+    let listed = json(&get(serving.admin(), "/v1/keys?q=first-key").1);
+    let scope = &listed["items"][0]["scope"].as_str().expect("a scope")[..16];
+    let busiest = serde_json::json!([{ "scope": scope, "scope_label": null, "duplicates_per_minute": 3 }]);
+    assert_eq!(told["busiest"], busiest, "{told}");
+    let line = format!("onlyonce_busiest_scope_duplicates{{scope=\"{scope}\"}} 3");
+    assert!(text.lines().any(|said| said == line), "{line} is not in\n{text}");
 }
 
 /// G03: ADM-11

@@ -1,9 +1,21 @@
 //! Who may use the admin API, and how everybody else is refused.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use onlyonce_core::record::StateName;
 use serde_json::json;
 
 use crate::admin_world::{OPERATOR, READER, World, scope};
+use crate::engines::{Engine, on_every_engine};
+
+on_every_engine! {
+    futures {
+        a_token_may_what_its_role_says_and_no_token_may_nothing,
+        refusals_of_known_tokens_are_in_the_audit_log,
+        a_page_under_another_name_gets_nothing_and_changes_nothing,
+        head_is_answered_like_get_and_other_methods_are_refused_with_those_there_are,
+        a_store_that_does_not_answer_is_503_everywhere_and_its_name_is_not_told,
+    }
+}
 
 /// Every endpoint, with what a request to it is answered: to a token that reads, and to one that operates.
 fn endpoints(path: &str, scope: &str) -> Vec<(&'static str, String, u16, u16)> {
@@ -26,9 +38,8 @@ fn endpoints(path: &str, scope: &str) -> Vec<(&'static str, String, u16, u16)> {
 }
 
 /// L04
-#[tokio::test]
-async fn a_token_may_what_its_role_says_and_no_token_may_nothing() {
-    let world = World::with_tokens().await;
+async fn a_token_may_what_its_role_says_and_no_token_may_nothing(engine: Engine) {
+    let world = World::with_tokens(engine).await;
     let made = world.record("acme", "k", StateName::Completed).await;
     let happened = json!({ "verdict": "happened", "reason": "r" });
     for (method, target, read, operate) in endpoints(&made.path(), &scope("acme").to_string()) {
@@ -66,9 +77,8 @@ async fn a_token_may_what_its_role_says_and_no_token_may_nothing() {
 }
 
 /// L04: what a known token is refused is in the audit log, what a stranger is refused is not.
-#[tokio::test]
-async fn refusals_of_known_tokens_are_in_the_audit_log() {
-    let world = World::with_tokens().await;
+async fn refusals_of_known_tokens_are_in_the_audit_log(engine: Engine) {
+    let world = World::with_tokens(engine).await;
     let made = world.record("acme", "k/1", StateName::Completed).await;
     let path = made.path();
     for (method, target, action) in [
@@ -107,9 +117,8 @@ async fn refusals_of_known_tokens_are_in_the_audit_log() {
 }
 
 /// L04: names that resolve to 127.0.0.1, and pages of other origins.
-#[tokio::test]
-async fn a_page_under_another_name_gets_nothing_and_changes_nothing() {
-    let world = World::new().await;
+async fn a_page_under_another_name_gets_nothing_and_changes_nothing(engine: Engine) {
+    let world = World::new(engine).await;
     let made = world.record("acme", "k", StateName::Completed).await;
     for path in ["/v1/keys", "/v1/overview", "/v1/events", "/metrics", "/nowhere", &made.path()] {
         for host in ["evil.com", "127.0.0.1.evil.com:8081", "localhost.evil.com", "-", ""] {
@@ -135,8 +144,9 @@ async fn a_page_under_another_name_gets_nothing_and_changes_nothing() {
         .header("Origin", "http://localhost")
         .header("Sec-Fetch-Site", "same-origin");
     assert_eq!(own.send().await.told(), (200, "would-apply".to_owned()));
-    let own = format!("http://{}", world.address());
-    let own = world.ask("DELETE", &*target).header("host", world.address().to_string()).header("Origin", own);
+    let address = world.address().to_string();
+    let own = world.ask("DELETE", &*target).header("host", &*address);
+    let own = own.header("Origin", format!("http://{address}"));
     assert_eq!(own.send().await.status, 200);
     assert_eq!(world.audit().await, [], "anybody's page could fill it");
     // Reading is not a change: a browser sends no origin with it that could be judged.
@@ -145,9 +155,8 @@ async fn a_page_under_another_name_gets_nothing_and_changes_nothing() {
 }
 
 /// O06
-#[tokio::test]
-async fn head_is_answered_like_get_and_other_methods_are_refused_with_those_there_are() {
-    let world = World::new().await;
+async fn head_is_answered_like_get_and_other_methods_are_refused_with_those_there_are(engine: Engine) {
+    let world = World::new(engine).await;
     let made = world.record("acme", "k", StateName::Completed).await;
     for path in ["/healthz", "/readyz", "/v1/keys", "/v1/overview", "/v1/events", &made.path()] {
         let answer = world.ask("HEAD", path).send().await;
@@ -166,18 +175,17 @@ async fn head_is_answered_like_get_and_other_methods_are_refused_with_those_ther
         assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
     }
     for path in
-        ["/", "/v1", "/v1/keys/", "/v1/outbox", "/v1/keys/a/b/c", "/V1/keys", "/v1/keys/a/b/response/"]
+        ["//", "/v1", "/v1/keys/", "/v1/outbox/", "/v1/keys/a/b/c", "/V1/keys", "/v1/keys/a/b/response/"]
     {
         assert_eq!(world.get(path).await.told(), (404, "admin_not_found".to_owned()), "{path}");
     }
 }
 
 /// O06, U09: no order is answered by an error of ours when the store does not answer.
-#[tokio::test]
-async fn a_store_that_does_not_answer_is_503_everywhere_and_its_name_is_not_told() {
-    let world = World::new().await;
+async fn a_store_that_does_not_answer_is_503_everywhere_and_its_name_is_not_told(engine: Engine) {
+    let world = World::new(engine).await;
     let made = world.record("acme", "k", StateName::Unknown).await;
-    world.store.switch_off();
+    world.switch_off();
     let path = made.path();
     for (method, target) in [
         ("GET", "/v1/keys".to_owned()),
@@ -199,7 +207,7 @@ async fn a_store_that_does_not_answer_is_503_everywhere_and_its_name_is_not_told
     assert_eq!(world.get("/readyz").await.status, 503);
     assert_eq!(world.get("/healthz").await.status, 200);
     assert_eq!(world.get("/metrics").await.status, 200);
-    world.store.switch_on();
+    world.switch_on();
     assert_eq!(world.seen(&made).await.unwrap().revision, made.seen.revision, "no entry, no change");
     assert_eq!(world.audit().await, []);
 }

@@ -140,7 +140,7 @@ fn tokens_count_from_a_reload_on_and_the_reload_is_in_the_audit_log() {
     );
     fs::write(&file, format!("{bare}{tokens}")).unwrap();
     serving.signal("HUP");
-    serving.says("reloaded: the settings hold");
+    serving.says("reloaded: the new settings apply");
     assert_eq!(get(&serving, "/v1/keys").0, 401);
     assert_eq!(get(&serving, "/metrics").0, 401);
     assert_eq!(get(&serving, "/healthz").0, 200);

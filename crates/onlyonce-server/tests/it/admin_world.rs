@@ -1,20 +1,24 @@
-//! An admin port on a store in this process, whose clock a test moves, with records in every state; and a client that can
-//! send what no client library would.
+//! Admin ports on a store of any engine, with records in every state, in a time that passes when a test says so; and a client
+//! that can send what no client library would.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use onlyonce::probe::{Answer as Said, Failure, Probes, Question, asking};
+use onlyonce::operate;
+use onlyonce::probe::{Answer as Said, Failure, Probe, Probes, Question, asking};
 use onlyonce::store::audit::{Audit, Entry};
 use onlyonce::store::clock::ManualClock;
 use onlyonce::store::memory::Memory;
+use onlyonce::store::postgres::{self, Postgres};
+use onlyonce::store::sqlite::{self, Sqlite};
 use onlyonce::store::{
-    Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped, audit,
+    Change, Count, EpochSeen, Error, ErrorKind, Expired, Outbox, Page, Promises, Query, Store, Swapped,
+    audit, outbox,
 };
 use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::key::Key;
@@ -24,14 +28,17 @@ use onlyonce_core::machine::{
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::policy::Policy;
 use onlyonce_core::record::{
-    Draft, Effects, Handle, Id, Reason, Response, Revision, Seen, Source, StateName, Token, Verdict,
+    Draft, Effects, Handle, Id, Reason, Record, Response, Revision, Seen, Source, StateName, Token, Verdict,
 };
 use onlyonce_core::scope::{Part, Scope};
+use onlyonce_core::time::Timestamp;
 use onlyonce_server::testing::Admin;
+use onlyonce_testkit::engines::postgres::Server;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::engines::Engine;
 use crate::program::Folder;
 
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -40,31 +47,41 @@ pub(crate) const ROUTE: &str = "POST /payments/*";
 pub(crate) const READER: &str = "Bearer a-token-that-may-read";
 pub(crate) const OPERATOR: &str = "Bearer a-token-that-may-operate";
 
-/// An admin port and its store.
+/// Admin ports and their store.
 pub(crate) struct World {
-    pub(crate) admin: Admin,
+    pub(crate) engine: Engine,
+    nodes: Vec<Admin>,
+    /// Whose turn it is.
+    turn: AtomicUsize,
+    /// Every request goes to the first node.
+    is_pinned: AtomicBool,
+    /// The first node's.
     pub(crate) store: Arc<Switched>,
-    pub(crate) clock: ManualClock,
+    is_off: Arc<AtomicBool>,
+    has_lost_its_key: Arc<AtomicBool>,
+    clocks: Clocks,
+    url: String,
     policy: Policy,
     _folder: Folder,
 }
 
 impl World {
     /// Without tokens: this machine is trusted.
-    pub(crate) async fn new() -> Self {
-        Self::with("").await
+    pub(crate) async fn new(engine: Engine) -> Self {
+        Self::with(engine, "").await
     }
 
     /// With a token of each role, `ann` who operates and `rob` who reads.
-    pub(crate) async fn with_tokens() -> Self {
+    pub(crate) async fn with_tokens(engine: Engine) -> Self {
         Self::with(
+            engine,
             "[[admin_token]]\nname = \"ann\"\ntoken = \"file:ann\"\nrole = \"operate\"\n\
              [[admin_token]]\nname = \"rob\"\ntoken = \"file:rob\"\nrole = \"read\"\n",
         )
         .await
     }
 
-    async fn with(more: &str) -> Self {
+    async fn with(engine: Engine, more: &str) -> Self {
         let folder = Folder::new();
         let path = |name: &str| folder.path().join(name);
         for (name, token) in [("ann", OPERATOR), ("rob", READER)] {
@@ -73,11 +90,75 @@ impl World {
         let more = more.replace("file:", &format!("file:{}/", folder.path().display()));
         let settings = format!("upstream = \"http://127.0.0.1:1\"\nstore = \"memory:\"\n{more}");
         fs::write(path("onlyonce.toml"), settings).expect("the folder can be written");
-        let clock = ManualClock::new();
-        let store = Switched::on(Memory::with_clock(clock.clone()));
-        let admin = Admin::start(&path("onlyonce.toml"), store.clone()).await.expect("it starts");
-        let policy = Policy { effects: Effects::Opaque, ..Policy::default() };
-        Self { admin, store, clock, policy, _folder: folder }
+        let (clocks, url) = (Clocks::default(), engine.store(&folder));
+        let is_off = Arc::new(AtomicBool::new(false));
+        let has_lost_its_key = Arc::new(AtomicBool::new(false));
+        let (mut nodes, mut stores) = (Vec::new(), Vec::new());
+        for _ in 0..engine.nodes() {
+            let store = open(engine, &url, &folder, &clocks).await;
+            let store = Arc::new(Switched {
+                store,
+                is_off: is_off.clone(),
+                has_lost_its_key: has_lost_its_key.clone(),
+            });
+            nodes.push(Admin::start(&path("onlyonce.toml"), store.clone()).await.expect("it starts"));
+            stores.push(store);
+        }
+        Self {
+            engine,
+            nodes,
+            turn: AtomicUsize::new(0),
+            is_pinned: AtomicBool::new(false),
+            store: stores.swap_remove(0),
+            is_off,
+            has_lost_its_key,
+            clocks,
+            url,
+            policy: Policy { effects: Effects::Opaque, ..Policy::default() },
+            _folder: folder,
+        }
+    }
+
+    /// From now on every request goes to one node.
+    pub(crate) fn keep_to_one_node(&self) {
+        self.is_pinned.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets time pass. Where the clock is the server's, everything that is stored becomes so much older instead.
+    pub(crate) async fn pass(&self, span: Duration) {
+        match self.engine {
+            Engine::Memory | Engine::Sqlite => self.clocks.advance(span),
+            Engine::Postgres | Engine::ThreeNodes => {
+                let schema = self.url.split_once("schema=").expect("a URL with a schema").1.to_owned();
+                let aged = tokio::task::spawn_blocking(move || age(&schema, span));
+                aged.await.expect("the server answers");
+            }
+            #[cfg(feature = "mysql")]
+            Engine::Mysql => self.clocks.advance(span),
+            #[cfg(feature = "redis")]
+            Engine::Redis => self.clocks.advance(span),
+        }
+    }
+
+    /// From now on nothing that is stored can be decrypted.
+    pub(crate) fn lose_key(&self) {
+        self.has_lost_its_key.store(true, Ordering::SeqCst);
+    }
+
+    /// No node's store answers.
+    pub(crate) fn switch_off(&self) {
+        self.is_off.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn switch_on(&self) {
+        self.is_off.store(false, Ordering::SeqCst);
+    }
+
+    /// Stops every node.
+    pub(crate) async fn stop(self) {
+        for node in self.nodes {
+            node.stop().await;
+        }
     }
 
     /// A record that the reconciler has given up on.
@@ -95,10 +176,62 @@ impl World {
         self.swap(made.id, Some(made.seen.revision), draft).await
     }
 
+    /// Work that stopped half done and that nobody came back for: it is flagged. A day passes.
+    pub(crate) async fn half_done(&self, caller: &str, key: &str) -> Made {
+        let made = self.begin(caller, key, Admission::Run).await;
+        let token = made.seen.record.token;
+        let draft = machine::commit_phase(&made.seen, token, &"charged".into()).expect("it runs");
+        let made = self.swap(made.id, Some(made.seen.revision), draft).await;
+        let did_not_run = Outcome::DidNotRun { retry_after: None, keep_for: None };
+        let Finish::Write(draft) = machine::finish(Some(&made.seen), token, &did_not_run) else {
+            panic!("it runs")
+        };
+        let made = self.swap(made.id, Some(made.seen.revision), draft).await;
+        self.pass(self.policy.retention).await;
+        let seen = self.seen(&made).await.expect("it is kept");
+        let draft = machine::sweep(&seen).expect("it is due");
+        self.swap(made.id, Some(seen.revision), draft).await
+    }
+
+    /// A message that was given up; its number.
+    pub(crate) async fn dead_message(&self, key: &str) -> u64 {
+        let claimed = self.claim_message(key).await;
+        let failed = outbox::Failed { status: Some(410), error: "it answered 410".into() };
+        let settled = self.store.settle(&claimed, outbox::Settled::Dead { failed }).await;
+        assert!(settled.expect("it answers"));
+        claimed.number
+    }
+
+    /// A message that is being delivered; its number.
+    pub(crate) async fn claimed_message(&self, key: &str) -> u64 {
+        self.claim_message(key).await.number
+    }
+
+    async fn claim_message(&self, key: &str) -> outbox::Claimed {
+        let made = self.record("mail", key, StateName::Completed).await;
+        let message = outbox::Message::new(key, "mail", Bytes::from_static(b"{\"to\":7}"));
+        let draft = made.seen.record.draft();
+        let change = Change::new(Some(made.seen.revision), Revision(rand::random()), draft);
+        self.store.swap(made.id, change.with_messages(vec![message])).await.expect("it answers");
+        let wanted = outbox::Wanted {
+            destination: "mail".into(),
+            limit: 1,
+            lease: Duration::from_secs(20),
+            on_dead: outbox::OnDead::Skip,
+        };
+        let claims = self.store.claim(Token(rand::random()), &[wanted]).await.expect("it answers");
+        claims.claimed.into_iter().next().expect("it is due")
+    }
+
+    /// The first node's engine.
+    pub(crate) fn node(&self) -> &Arc<onlyonce::Engine> {
+        self.nodes[0].engine()
+    }
+
     /// The probe of every record gives no usable answer.
     pub(crate) fn broken_probe(&self) {
         let probe = asking(|_: Question| async { Err(Failure::new("the bank answered 503")) });
-        self.admin.engine().use_probes(Probes::default().with_route(ROUTE, Arc::new(probe)));
+        self.use_probe(probe);
     }
 
     /// Every record of this route has a probe that answers so.
@@ -107,7 +240,34 @@ impl World {
             let verdict = verdict.clone();
             async move { Ok::<_, Failure>(Said::new(verdict)) }
         });
-        self.admin.engine().use_probes(Probes::default().with_route(ROUTE, Arc::new(probe)));
+        self.use_probe(probe);
+    }
+
+    /// Asks about every unknown record once.
+    pub(crate) async fn ask_probes(&self) {
+        self.node().reconcile().await.expect("the store answers");
+        self.pass(Duration::from_secs(60)).await;
+        self.node().reconcile().await.expect("the store answers");
+    }
+
+    /// A webhook says that the work of a completed record did not happen.
+    pub(crate) async fn contradict(&self, made: &Made) {
+        let statement = operate::Statement {
+            verdict: Verdict::DidNotHappen { never_will: false },
+            about: operate::Subject::Work(made.id),
+            at: made.seen.now,
+            source: "bank".into(),
+            detail: "the bank's event evt_1".into(),
+        };
+        let heard = self.node().hear(statement).await.expect("the store answers");
+        assert!(matches!(heard, operate::Heard::Contradiction(_)), "{heard:?}");
+    }
+
+    fn use_probe(&self, probe: impl Probe) {
+        let probe: Arc<dyn Probe> = Arc::new(probe);
+        for node in &self.nodes {
+            node.engine().use_probes(Probes::default().with_route(ROUTE, probe.clone()));
+        }
     }
 
     /// The record of a caller's key, in this state.
@@ -142,6 +302,7 @@ impl World {
             policy: &self.policy,
             token: Token(rand::random()),
             admission,
+            trace: None,
         };
         let Decision::Begin(draft) = machine::decide(None, &request) else { panic!("an absent key runs") };
         self.swap(Id::of(&scope, &key), None, draft).await
@@ -170,12 +331,22 @@ impl World {
     /// Every entry of the audit log, oldest first.
     pub(crate) async fn audit(&self) -> Vec<Entry> {
         let query = audit::Query { limit: 1_000, ..audit::Query::default() };
-        let page = self.store.memory.audit().list(query).await.expect("it answers");
+        let page = self.store.store.audit().list(query).await.expect("it answers");
         page.entries.into_iter().rev().map(|written| written.entry).collect()
     }
 
+    /// The admin port of the node whose turn it is.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.admin.address()
+        let node = match self.is_pinned.load(Ordering::SeqCst) {
+            true => 0,
+            false => self.turn.fetch_add(1, Ordering::SeqCst) % self.nodes.len(),
+        };
+        self.nodes[node].address()
+    }
+
+    /// The admin ports of all nodes.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(Admin::address).collect()
     }
 
     pub(crate) fn ask<'a>(&self, method: &'a str, target: impl Into<String>) -> Ask<'a> {
@@ -214,6 +385,81 @@ impl Made {
     pub(crate) fn token(&self) -> String {
         Handle { id: self.id, token: self.seen.record.token }.to_string()
     }
+}
+
+/// The store of a node.
+async fn open(engine: Engine, url: &str, folder: &Folder, clocks: &Clocks) -> Arc<dyn Store> {
+    let expired = Expired::Keep;
+    match engine {
+        Engine::Memory => Arc::new(Memory::with_clock(clocks.manual.clone())),
+        Engine::Sqlite => {
+            let clock = Some(Box::new(clocks.manual.clone()) as Box<_>);
+            let options = sqlite::Options { expired, clock, ..sqlite::Options::default() };
+            Arc::new(Sqlite::open(folder.path().join("onlyonce.db"), options).await.expect("it opens"))
+        }
+        Engine::Postgres | Engine::ThreeNodes => {
+            let options = postgres::Options { expired, connections: 2, ..postgres::Options::default() };
+            let store = Postgres::open(url, options).await.expect("it answers");
+            store.prepare().await.expect("it can be migrated");
+            Arc::new(store)
+        }
+        #[cfg(feature = "mysql")]
+        Engine::Mysql => {
+            use onlyonce::store::mysql::{Mysql, Options};
+            let options =
+                Options { expired, connections: 2, ahead: clocks.ahead.clone(), ..Options::default() };
+            let store = Mysql::open(url, options).await.expect("it answers");
+            store.prepare().await.expect("it can be migrated");
+            Arc::new(store)
+        }
+        #[cfg(feature = "redis")]
+        Engine::Redis => {
+            use onlyonce::store::redis::{Options, Redis};
+            let options = Options { ahead: clocks.ahead.clone(), ..Options::default() };
+            let store = Redis::open(url, options).await.expect("it answers");
+            store.prepare().await.expect("it can be prepared");
+            Arc::new(store)
+        }
+    }
+}
+
+/// The clocks of engines that a test can move.
+#[derive(Default)]
+struct Clocks {
+    manual: ManualClock,
+    /// By how much the clock of MySQL or Redis is ahead, in microseconds.
+    ahead: Arc<AtomicI64>,
+}
+
+impl Clocks {
+    fn advance(&self, span: Duration) {
+        self.manual.advance(span);
+        let micros = i64::try_from(span.as_micros()).expect("a test spans less than an age");
+        self.ahead.fetch_add(micros, Ordering::SeqCst);
+    }
+}
+
+/// Makes everything in a schema older.
+fn age(schema: &str, span: Duration) {
+    let older = |columns: &[&str]| {
+        let set =
+            columns.iter().map(|column| format!("{column} = {column} - interval '{} us'", span.as_micros()));
+        set.collect::<Vec<_>>().join(", ")
+    };
+    let moments =
+        ["created_at", "began_at", "written_at", "due_at", "lapses_at", "expires_at", "unknown_since"];
+    let of_messages = ["created_at", "due_at", "first_due_at", "delivered_at"];
+    Server::shared().sql(&format!(
+        "UPDATE {schema}.onlyonce_record SET {}; UPDATE {schema}.onlyonce_audit SET {}; UPDATE {schema}.onlyonce_outbox SET {}",
+        older(&moments),
+        older(&["at"]),
+        older(&of_messages),
+    ));
+}
+
+/// A moment as the API tells it.
+pub(crate) fn moment(at: Timestamp) -> String {
+    format!("{:.3}", jiff::Timestamp::from_microsecond(at.as_micros()).expect("a date"))
 }
 
 pub(crate) fn encoded(text: &str) -> String {
@@ -345,28 +591,31 @@ impl Answer {
 /// A store that can be switched off.
 #[derive(Debug)]
 pub(crate) struct Switched {
-    memory: Memory,
-    is_off: AtomicBool,
+    store: Arc<dyn Store>,
+    is_off: Arc<AtomicBool>,
+    has_lost_its_key: Arc<AtomicBool>,
 }
 
 impl Switched {
-    fn on(memory: Memory) -> Arc<Self> {
-        Arc::new(Self { memory, is_off: AtomicBool::new(false) })
-    }
-
-    pub(crate) fn switch_off(&self) {
-        self.is_off.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn switch_on(&self) {
-        self.is_off.store(false, Ordering::SeqCst);
-    }
-
     fn check(&self) -> Result<(), Error> {
         if self.is_off.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "db.internal:5432 does not answer"));
         }
         Ok(())
+    }
+
+    fn decrypt(&self) -> Result<(), Error> {
+        if self.has_lost_its_key.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Undecryptable, "it is encrypted with key 0011223344556677"));
+        }
+        Ok(())
+    }
+}
+
+impl Switched {
+    fn messages(&self) -> Result<&dyn Outbox, Error> {
+        self.check()?;
+        Ok(self.store.outbox().expect("it is asked for only where there is one"))
     }
 }
 
@@ -378,50 +627,72 @@ impl Store for Switched {
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
         self.check()?;
-        self.memory.load(id).await
+        self.decrypt()?;
+        self.store.load(id).await
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
         self.check()?;
-        self.memory.swap(id, change).await
+        self.store.swap(id, change).await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
         self.check()?;
-        self.memory.scan(query).await
+        self.store.scan(query).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.check()?;
-        Store::reap(&self.memory, limit).await
+        self.store.reap(limit).await
+    }
+
+    async fn results(
+        &self,
+        id: Id,
+        used_at: Timestamp,
+    ) -> Result<Vec<onlyonce::store::result::PhaseResult>, Error> {
+        self.store.results(id, used_at).await
+    }
+
+    async fn request(&self, id: Id, used_at: Timestamp) -> Result<Option<Bytes>, Error> {
+        self.store.request(id, used_at).await
+    }
+
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        self.store.requests(limit).await
     }
 
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
         self.check()?;
-        self.memory.count().await
+        self.store.count().await
     }
 
     async fn epoch(&self) -> Result<EpochSeen, Error> {
         self.check()?;
-        self.memory.epoch().await
+        self.store.epoch().await
     }
 
     async fn raise_epoch(&self) -> Result<(), Error> {
         self.check()?;
-        self.memory.raise_epoch().await
+        self.store.raise_epoch().await
     }
 
     async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
         self.check()?;
-        self.memory.erase(scope, limit).await
+        self.store.erase(scope, limit).await
+    }
+
+    async fn archived(&self, id: Id, limit: usize) -> Result<Option<Vec<Record>>, Error> {
+        self.check()?;
+        self.store.archived(id, limit).await
     }
 
     fn promises(&self) -> Promises {
-        self.memory.promises()
+        self.store.promises()
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
-        self.memory.outbox()
+        self.store.outbox().map(|_| self as &dyn Outbox)
     }
 
     fn audit(&self) -> &dyn Audit {
@@ -433,16 +704,60 @@ impl Store for Switched {
 impl Audit for Switched {
     async fn write(&self, entry: Entry) -> Result<(), Error> {
         self.check()?;
-        self.memory.write(entry).await
+        self.store.audit().write(entry).await
     }
 
     async fn list(&self, query: audit::Query) -> Result<audit::Page, Error> {
         self.check()?;
-        self.memory.list(query).await
+        self.store.audit().list(query).await
     }
 
     async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
         self.check()?;
-        self.memory.prune(age, limit).await
+        self.store.audit().prune(age, limit).await
+    }
+}
+
+#[async_trait]
+impl Outbox for Switched {
+    async fn claim(&self, token: Token, wanted: &[outbox::Wanted]) -> Result<outbox::Claims, Error> {
+        self.messages()?.claim(token, wanted).await
+    }
+
+    async fn settle(&self, claimed: &outbox::Claimed, settled: outbox::Settled) -> Result<bool, Error> {
+        self.messages()?.settle(claimed, settled).await
+    }
+
+    async fn pass_dead(&self, destination: &str) -> Result<(), Error> {
+        self.messages()?.pass_dead(destination).await
+    }
+
+    async fn list(&self, query: outbox::Query) -> Result<outbox::Page, Error> {
+        self.messages()?.list(query).await
+    }
+
+    async fn item(&self, number: u64) -> Result<Option<outbox::Item>, Error> {
+        self.messages()?.item(number).await
+    }
+
+    async fn payload(&self, number: u64) -> Result<Option<outbox::Payload>, Error> {
+        self.decrypt()?;
+        self.messages()?.payload(number).await
+    }
+
+    async fn redrive(&self, number: u64, entry: Entry) -> Result<outbox::Changed, Error> {
+        self.messages()?.redrive(number, entry).await
+    }
+
+    async fn discard(&self, number: u64, entry: Entry) -> Result<outbox::Changed, Error> {
+        self.messages()?.discard(number, entry).await
+    }
+
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        self.messages()?.prune(age, limit).await
+    }
+
+    async fn census(&self) -> Result<outbox::Census, Error> {
+        self.messages()?.census().await
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
@@ -87,7 +87,11 @@ fn help_names_the_verb_and_the_exit_codes() {
     let output = run(&["--help"]);
     assert_eq!(output.status.code(), Some(0));
     let help = text(&output.stdout);
-    assert!(help.contains("demo") && help.contains("Exit codes: 0 done, 1 no, 2 error."), "{help}");
+    assert!(
+        help.contains("demo")
+            && help.contains("Exit codes: 0 success; 1 not found, refused or check failed; 2 error."),
+        "{help}"
+    );
     let output = run(&["demo", "--help"]);
     let help = text(&output.stdout);
     for flag in ["--tour", "--listen", "--admin", "--service", "--store", "--json"] {
@@ -133,7 +137,7 @@ fn a_taken_port_is_named_with_its_remedy() {
 
 #[cfg(unix)]
 #[test]
-fn the_gateway_before_the_sample_service_answers_until_it_is_interrupted() {
+fn the_gateway_in_front_of_the_sample_service_answers_until_it_is_interrupted() {
     let mut served = Served::begin(&[]);
     let first = served.pay();
     assert!(first.starts_with("HTTP/1.1 201 Created\r\n"), "{first}");
@@ -144,11 +148,72 @@ fn the_gateway_before_the_sample_service_answers_until_it_is_interrupted() {
     assert_eq!(served.interrupt(), Some(0));
 }
 
-/// A gateway before its sample service, gone when the test is.
+/// O10: the page is named first, each decision is a line, and an unknown one comes with what settles it.
+#[cfg(unix)]
+#[test]
+fn the_terminal_tells_each_decision_and_how_an_unknown_outcome_is_settled() {
+    let mut served = Served::begin(&[]);
+    let intro = served.lines_until("The ledger is in memory");
+    let page = intro.find(&format!("http://{}/\n", served.admin())).expect("the page is named");
+    assert!(intro.find("curl").is_some_and(|curl| page < curl), "{intro}");
+    for card in ["plain", "slow", "closed", "crashing"] {
+        assert!(intro.contains(&format!("\"card\":\"{card}\"")), "{card}: {intro}");
+    }
+    assert!(intro.contains("/payments/asked"), "{intro}");
+    let line = |served: &mut Served, word: &str| {
+        let lines = served.lines_until(word);
+        lines.lines().last().unwrap_or_default().to_owned()
+    };
+    served.pay();
+    let ran = line(&mut served, "executed");
+    assert!(ran.contains("201") && ran.contains("POST /payments") && ran.contains("k-1"), "{ran}");
+    served.pay();
+    assert!(line(&mut served, "replayed").contains("nothing ran"));
+    served.pay_with("k-1", "closed");
+    assert!(line(&mut served, "key_reused").contains("422"));
+    served.pay_with("closed-1", "closed");
+    assert!(line(&mut served, "executed").contains("503"));
+    served.pay_with("closed-1", "closed");
+    assert!(line(&mut served, "retried").contains("attempt 2"));
+    served.pay_with("lost-1", "crashing");
+    let lost = served.lines_until("onlyonce keys verdict");
+    assert!(
+        lost.contains(&format!("http://{}/#/keys/", served.admin())) && lost.contains("/lost-1\n"),
+        "{lost}"
+    );
+    // The command works as it is printed.
+    let command = lost.lines().last().unwrap_or_default().trim();
+    let ran = Command::new("sh").args(["-c", command]).output();
+    let ran = ran.expect("a shell");
+    assert_eq!(ran.status.code(), Some(0), "{command}: {}", text(&ran.stderr));
+    assert!(served.pay_with("lost-1", "crashing").contains("idempotent-replayed: true"));
+    served.pay_with("", "plain");
+    assert!(line(&mut served, "missing").contains("400"));
+    assert_eq!(served.terminate(), Some(0));
+}
+
+/// O10: SIGTERM ends the demo as Ctrl-C does, and its folder is removed.
+#[cfg(unix)]
+#[test]
+fn a_terminated_demo_leaves_nothing_behind() {
+    let mut served = Served::begin(&[]);
+    let intro = served.lines_until("removed when it ends");
+    let (_, place) = intro.split_once("Records are in sqlite:").expect("it says where its records are");
+    let (file, _) = place.split_once(", removed when it ends").expect("and what becomes of them");
+    let folder = Path::new(file).parent().expect("a file is in a folder").to_owned();
+    assert!(folder.exists());
+    served.pay();
+    assert_eq!(served.terminate(), Some(0));
+    assert!(!folder.exists(), "{} was left behind", folder.display());
+}
+
+/// A gateway in front of its sample service, gone when the test is.
 #[cfg(unix)]
 pub(crate) struct Served {
     child: Child,
+    out: BufReader<ChildStdout>,
     address: String,
+    admin: String,
 }
 
 #[cfg(unix)]
@@ -160,24 +225,51 @@ impl Served {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program can be started");
-        let stdout = child.stdout.as_mut().expect("piped");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
         let mut ready = String::new();
-        BufReader::new(stdout).read_line(&mut ready).expect("a ready line");
-        let address = ready.strip_prefix("ready: gateway http://").and_then(|rest| rest.split(' ').next());
-        let address = address.unwrap_or_else(|| panic!("not a ready line: {ready}")).to_owned();
-        Self { child, address }
+        out.read_line(&mut ready).expect("a ready line");
+        let mut addresses = ready.split(' ').filter_map(|word| word.strip_prefix("http://"));
+        let (Some(address), Some(admin)) = (addresses.next(), addresses.next()) else {
+            panic!("not a ready line: {ready}")
+        };
+        let (address, admin) = (address.to_owned(), admin.to_owned());
+        Self { child, out, address, admin }
     }
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
+    /// Where the dashboard is.
+    pub(crate) fn admin(&self) -> &str {
+        &self.admin
+    }
+
+    /// What it prints, up to a line with this text.
+    pub(crate) fn lines_until(&mut self, wanted: &str) -> String {
+        let mut text = String::new();
+        loop {
+            let from = text.len();
+            let read = self.out.read_line(&mut text).expect("it prints text");
+            assert!(read > 0, "it ended before it printed {wanted:?}: {text}");
+            if text[from..].contains(wanted) {
+                return text;
+            }
+        }
+    }
+
     pub(crate) fn pay(&self) -> String {
-        let body = r#"{"order":"A-1","card":"plain","amount":1200}"#;
+        self.pay_with("k-1", "plain")
+    }
+
+    /// Pays an order that is named like its key; without a key where that is empty.
+    pub(crate) fn pay_with(&self, key: &str, card: &str) -> String {
+        let body = format!("{{\"order\":\"order-of-{key}\",\"card\":\"{card}\",\"amount\":1200}}");
+        let key = if key.is_empty() { String::new() } else { format!("idempotency-key: {key}\r\n") };
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         write!(
             stream,
-            "POST /payments HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ann\r\nidempotency-key: k-1\r\n\
+            "POST /payments HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ann\r\n{key}\
              content-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         )
@@ -192,8 +284,16 @@ impl Served {
     }
 
     pub(crate) fn interrupt(&mut self) -> Option<i32> {
+        self.signal("-INT")
+    }
+
+    pub(crate) fn terminate(&mut self) -> Option<i32> {
+        self.signal("-TERM")
+    }
+
+    fn signal(&mut self, signal: &str) -> Option<i32> {
         let id = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-INT", &id]).status().expect("kill can be run");
+        let sent = Command::new("kill").args([signal, &id]).status().expect("kill can be run");
         assert!(sent.success());
         self.child.wait().expect("a child of this test").code()
     }

@@ -67,6 +67,7 @@ fn every_setting_is_on_its_page() {
     for name in [
         "dialect",
         "header",
+        "key_from",
         "syntax",
         "methods",
         "required",
@@ -98,5 +99,36 @@ fn every_setting_is_on_its_page() {
         "fingerprint.secrets",
     ] {
         assert!(settings.contains(&format!("| `{name}` |")), "{name}");
+    }
+}
+
+/// D04: every preset has its line with its version, and where it follows somebody else's document a section of its own.
+#[test]
+fn every_preset_is_on_its_page() {
+    let (presets, settings) = (page("docs/presets.md"), page("docs/settings.md"));
+    for name in onlyonce::Dialect::names() {
+        let version = onlyonce::Dialect::named(name).expect("it is one").version;
+        let line = presets.lines().find(|line| line.starts_with("| ") && line.contains(&format!("`{name}`")));
+        assert!(line.is_some_and(|line| line.contains(&*version)), "{name}: {line:?}");
+        assert!(settings.contains(&format!("`{name}`")), "{name}");
+    }
+}
+
+/// The features that the README asks for are there.
+#[test]
+fn the_dependencies_of_the_readme_can_be_had() {
+    let readme = page("README.md");
+    let manifest: toml::Table = page("crates/onlyonce/Cargo.toml").parse().expect("it is TOML");
+    let features = manifest["features"].as_table().expect("there are features");
+    let wanted = readme.split("```toml\n").skip(1).filter_map(|block| block.split_once("```"));
+    let wanted: Vec<toml::Table> = wanted.filter_map(|(block, _)| block.parse().ok()).collect();
+    let ours = wanted
+        .iter()
+        .filter_map(|block| block.get("dependencies")?.get("onlyonce"))
+        .next()
+        .expect("it is named");
+    for feature in ours["features"].as_array().expect("features") {
+        let name = feature.as_str().expect("text");
+        assert!(features.contains_key(name), "{name}");
     }
 }

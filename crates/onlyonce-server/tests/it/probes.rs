@@ -4,15 +4,28 @@
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use onlyonce_testkit::http::{self, Answer, Request};
+use onlyonce_testkit::http::Answer;
+use serde_json::{Value, json};
 
-use crate::program::{Folder, onlyonce};
-use crate::provider::{Provider, SOON, head};
-use crate::serve::Serving;
+use crate::engines::{Engine, on_every_engine};
+use crate::gateways::{Gateways, post};
+use crate::provider::{SOON, head};
+use crate::webhooks::{deliver, now, signed};
+
+on_every_engine! {
+    functions {
+        an_unknown_outcome_is_settled_by_asking_the_provider,
+        a_failing_probe_settles_nothing_and_is_told_until_it_answers,
+        did_not_happen_is_believed_in_time_and_no_answer_at_all_ends_with_a_person,
+        happened_without_an_answer_gets_it_from_the_probe,
+    }
+}
 
 const HAPPENED: &str = r#"{"verdict":"happened","response":{"status":201,"headers":{"content-type":"text/plain"},"body":"paid"}}"#;
+
+const AUTH: &str = "Bearer of-the-probe";
 
 /// A probe that answers the same to everybody, once it is let to.
 #[derive(Clone)]
@@ -84,49 +97,38 @@ impl Asked {
     }
 }
 
-struct World {
-    provider: Provider,
-    serving: Serving,
-    folder: Folder,
-}
+struct World(Gateways);
 
 impl World {
-    fn new(store: &str, settings: &str) -> Self {
-        let (folder, provider) = (Folder::new(), Provider::start());
-        let store = if store == "sqlite:" { folder.url("onlyonce.db") } else { store.to_owned() };
-        let file = folder.path().join("onlyonce.toml");
-        std::fs::write(&file, settings).unwrap();
-        let mut command = onlyonce();
-        command.env("PROBE_AUTH", "Bearer of-the-probe");
-        let arguments =
-            ["--config", file.to_str().unwrap(), "--upstream", &provider.url(), "--store", &store];
-        Self { serving: Serving::start_as(command, &arguments), provider, folder }
+    fn new(engine: Engine, settings: &str) -> Self {
+        Self(Gateways::new(engine, settings, &[("PROBE_AUTH", AUTH)]))
+    }
+
+    /// What a node says needs somebody, since its probe fails.
+    fn failing(&self) -> Option<Value> {
+        let (_, told) = self.0.told("GET", "/v1/overview", &Value::Null);
+        told["needs_you"].as_array().unwrap().iter().find(|need| need["what"] == "probe_failing").cloned()
     }
 
     fn post(&self, key: &str) -> Answer {
-        let headers = [("Authorization", "Bearer ann"), ("Idempotency-Key", key)];
-        let request = Request { method: "POST", path: "/lost/1", headers: &headers, body: "{}" };
-        http::send(&self.serving.address().to_string(), request).unwrap()
+        self.0.post("/lost/1", key)
     }
 
-    /// The retry that is not refused any more.
+    /// The retry that is not refused any more: neither because nobody knows, nor because a busy database was slow to answer.
     fn settled(&self, key: &str) -> Answer {
         let began = Instant::now();
         loop {
             let answer = self.post(key);
-            if answer.status != 409 {
+            if !matches!(answer.status, 409 | 503) {
                 return answer;
             }
             assert!(began.elapsed() < SOON, "it is not settled");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
     fn counted(&self, line: &str) -> u64 {
-        let metrics = http::get(&self.serving.admin().to_string(), "/metrics").unwrap();
-        let metrics = String::from_utf8(metrics.body).unwrap();
-        let count = metrics.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(' '));
-        count.unwrap_or_else(|| panic!("{line}: {metrics}")).parse().unwrap()
+        self.0.sum(line)
     }
 }
 
@@ -139,29 +141,26 @@ fn settings(probe: &Asked, headers: &str) -> String {
 }
 
 /// U05, M03: the service dies after the work is done, and the probe finds out.
-#[test]
-fn an_unknown_outcome_is_settled_by_asking_the_provider() {
-    for store in ["memory:", "sqlite:"] {
-        let probe = Asked::start(HAPPENED);
-        let world =
-            World::new(store, &settings(&probe, "probe_headers = { authorization = \"env:PROBE_AUTH\" }"));
-        assert_eq!(world.post("k/1").status, 502);
-        let replay = world.settled("k/1");
-        assert_eq!(
-            (replay.status, &replay.body[..], replay.header("content-type")),
-            (201, &b"paid"[..], Some("text/plain"))
-        );
-        assert_eq!(replay.header("idempotent-replayed"), Some("true"));
-        assert_eq!(world.provider.runs("k/1"), 1, "it ran once");
-        let told = world.provider.told("k/1", 1);
-        let expected = format!(
-            "/probe?v=1&scope={}&key=k%2F1&token={}&attempt=1&route=POST%20%2Flost%2F%2A",
-            told.scope, told.token
-        );
-        assert_eq!(probe.questions(), [(expected, "Bearer of-the-probe".to_owned())]);
-        assert_eq!(world.counted(r#"onlyonce_probes_total{result="happened"}"#), 1);
-        assert_eq!(world.counted(r#"onlyonce_reconcile_total{result="resolved",by="probe"}"#), 1);
-    }
+fn an_unknown_outcome_is_settled_by_asking_the_provider(engine: Engine) {
+    let probe = Asked::start(HAPPENED);
+    let world =
+        World::new(engine, &settings(&probe, "probe_headers = { authorization = \"env:PROBE_AUTH\" }"));
+    assert_eq!(world.post("k/1").status, 502);
+    let replay = world.settled("k/1");
+    assert_eq!(
+        (replay.status, &replay.body[..], replay.header("content-type")),
+        (201, &b"paid"[..], Some("text/plain"))
+    );
+    assert_eq!(replay.header("idempotent-replayed"), Some("true"));
+    assert_eq!(world.0.provider.runs("k/1"), 1, "it ran once");
+    let told = world.0.provider.told("k/1", 1);
+    let expected = format!(
+        "/probe?v=1&scope={}&key=k%2F1&token={}&attempt=1&route=POST%20%2Flost%2F%2A",
+        told.scope, told.token
+    );
+    assert_eq!(probe.questions(), [(expected, AUTH.to_owned())]);
+    assert_eq!(world.counted(r#"onlyonce_probes_total{result="happened"}"#), 1);
+    assert_eq!(world.counted(r#"onlyonce_reconcile_total{result="resolved",by="probe"}"#), 1);
 }
 
 /// M03: of many that are unknown, four questions go to one host at once.
@@ -169,7 +168,7 @@ fn an_unknown_outcome_is_settled_by_asking_the_provider() {
 fn four_questions_go_to_one_host_at_once() {
     let probe = Asked::start(HAPPENED);
     probe.set(|state| state.is_open = false);
-    let world = World::new("memory:", &settings(&probe, ""));
+    let world = World::new(Engine::Memory, &settings(&probe, ""));
     for key in 0..24 {
         assert_eq!(world.post(&format!("k-{key}")).status, 502);
     }
@@ -186,29 +185,127 @@ fn four_questions_go_to_one_host_at_once() {
 #[test]
 fn a_reload_changes_who_is_asked() {
     let silent = Asked::start(r#"{"verdict":"unknown"}"#);
-    let mut world = World::new("memory:", &settings(&silent, ""));
+    let mut world = World::new(Engine::Memory, &settings(&silent, ""));
     assert_eq!(world.post("k-1").status, 502);
     silent.until(|state| !state.questions.is_empty());
     assert_eq!(world.post("k-1").status, 409);
     let knowing = Asked::start(HAPPENED);
     let changed = settings(&knowing, "probe_headers = { authorization = \"Basic new\" }");
-    std::fs::write(world.folder.path().join("onlyonce.toml"), changed).unwrap();
-    world.serving.signal("HUP");
-    world.serving.says("reloaded");
+    std::fs::write(world.0.folder.path().join("onlyonce.toml"), changed).unwrap();
+    world.0.nodes[0].signal("HUP");
+    world.0.nodes[0].says("reloaded");
     assert_eq!(world.settled("k-1").status, 201);
     assert_eq!(knowing.questions()[0].1, "Basic new");
 }
 
-/// U06, M03: a probe that fails decides nothing.
-#[test]
-fn a_failing_probe_settles_nothing_and_is_counted() {
+/// U06, M03, O02: a probe that fails decides nothing. Five failures in a row need somebody, and the first answer ends that.
+fn a_failing_probe_settles_nothing_and_is_told_until_it_answers(engine: Engine) {
     let probe = Asked::start("<html>it happened</html>");
-    let world = World::new("memory:", &settings(&probe, ""));
-    assert_eq!(world.post("k-1").status, 502);
-    probe.until(|state| state.questions.len() > 1);
+    let world = World::new(engine, &settings(&probe, ""));
+    let keys: Vec<_> = (0..6).map(|number| format!("k-{number}")).collect();
+    for key in &keys {
+        assert_eq!(world.post(key).status, 502);
+    }
+    let failing = soon(|| world.failing());
+    assert_eq!(failing["route"], "POST /lost/*", "{failing}");
+    assert!(failing["count"].as_u64().unwrap() >= 5 && failing["since"].is_string(), "{failing}");
     assert_eq!(world.post("k-1").status, 409);
-    assert!(world.counted(r#"onlyonce_probes_total{result="failed"}"#) >= 1);
-    assert!(world.counted(r#"onlyonce_reconcile_total{result="failed",by="probe"}"#) >= 1);
+    assert!(world.counted(r#"onlyonce_probes_total{result="failed"}"#) >= 5);
+    assert!(world.counted(r#"onlyonce_reconcile_total{result="failed",by="probe"}"#) >= 5);
+    let (_, dead) = world.0.told("GET", "/v1/keys?dead_letter=true", &Value::Null);
+    assert_eq!(dead["items"], json!([]), "an outage of the probe flags nothing");
     probe.set(|state| state.answer = HAPPENED.to_owned());
-    assert_eq!(world.settled("k-1").status, 201);
+    for key in &keys {
+        assert_eq!(world.settled(key).status, 201);
+    }
+    // Of many nodes, those that had nothing left to ask have not heard of it.
+    if engine.nodes() == 1 {
+        assert_eq!(world.failing(), None, "cleared by the first answer");
+    }
+}
+
+/// U05, U06, M03: "did not happen" is asked for again when it can be believed; "unknown" so often, and then a person has to decide.
+fn did_not_happen_is_believed_in_time_and_no_answer_at_all_ends_with_a_person(engine: Engine) {
+    let probe = Asked::start(r#"{"verdict":"did-not-happen"}"#);
+    let more = "[policy]\ndeadline = \"2s\"\nhorizon = \"0s\"\n";
+    let often = "reconcile_max = \"5s\"\nreconcile_tries_max = 3\n[[route]]";
+    let world =
+        World::new(engine, &(more.to_owned() + &settings(&probe, "").replacen("[[route]]", often, 1)));
+    let began = Instant::now();
+    assert_eq!(world.post("k-1").status, 502);
+    assert_eq!((world.settled("k-1").status, world.0.provider.runs("k-1")), (502, 2), "it runs again");
+    assert!(began.elapsed() >= Duration::from_secs(2), "not before the attempt can act no more");
+    probe.set(|state| state.answer = r#"{"verdict":"did-not-happen","final":true}"#.to_owned());
+    assert_eq!(world.post("k-2").status, 502);
+    assert_eq!(
+        (world.settled("k-2").status, world.0.provider.runs("k-2")),
+        (502, 2),
+        "a final word frees it"
+    );
+
+    probe.set(|state| state.answer = r#"{"verdict":"unknown"}"#.to_owned());
+    assert_eq!(world.post("k-3").status, 502);
+    let dead = || world.0.told("GET", "/v1/keys?dead_letter=true&q=k-3", &Value::Null).1["items"][0].clone();
+    let flagged = soon(|| Some(dead()).filter(|item| !item.is_null()));
+    assert_eq!(
+        (&flagged["state"], &flagged["asked"], &flagged["ask_at"]),
+        (&json!("unknown"), &json!(3), &Value::Null)
+    );
+    let paid =
+        json!({ "verdict": "happened", "reason": "seen", "response": { "status": 201, "body": "paid" } });
+    let (_, told) = world.0.told("POST", &format!("{}/verdict", world.0.path("k-3")), &paid);
+    assert_eq!(told["result"], "applied");
+    assert_eq!((dead(), world.post("k-3").status), (Value::Null, 201), "the truth still settles it");
+}
+
+/// U06, M03: a webhook and a person bring the news, and the probe the answer.
+fn happened_without_an_answer_gets_it_from_the_probe(engine: Engine) {
+    let probe = Asked::start(HAPPENED);
+    let webhooks = "[webhooks.bank]\nsecrets = [\"env:PROBE_AUTH\"]\n";
+    let settings = settings(&probe, "").replace("50ms", "1h").replace("/lost/*", "/*/1");
+    let world = World::new(engine, &(settings + webhooks));
+    let hear = |key: &str| {
+        let body = json!({ "token": world.0.provider.told(key, 1).token, "verdict": "happened", "id": key })
+            .to_string();
+        let signature = signed(AUTH, now(), &body);
+        let headers = [("Onlyonce-Signature", &*signature)];
+        deliver(world.0.node().admin(), "/v1/webhooks/bank", &headers, &body).1["result"].clone()
+    };
+    let replayed = |path: &str, key: &str| {
+        let replay = world.0.post(path, key);
+        (replay.status, String::from_utf8(replay.body).unwrap())
+    };
+    let paid = (201, "paid".to_owned());
+    assert_eq!(world.post("told").status, 502);
+    assert_eq!((hear("told"), replayed("/lost/1", "told")), (json!("applied"), paid.clone()));
+    assert_eq!(probe.questions().len(), 1, "asked once");
+
+    let address = world.0.node().address();
+    let client = std::thread::spawn(move || post(address, "/held/1", "early"));
+    assert_eq!(hear("early"), "evidence");
+    assert_eq!(probe.questions().len(), 1, "while the attempt runs nobody is asked");
+    world.0.provider.let_go();
+    client.join().unwrap();
+    assert_eq!((replayed("/held/1", "early"), probe.questions().len()), (paid.clone(), 2));
+
+    for (key, ask, expected) in [("asked", true, Some(paid)), ("unasked", false, None)] {
+        assert_eq!(world.post(key).status, 502);
+        let verdict = json!({ "verdict": "happened", "reason": "seen", "ask": ask });
+        let path = format!("{}/verdict", world.0.path(key));
+        assert_eq!(world.0.told("POST", &path, &verdict).1["result"], "applied");
+        assert_eq!(Some(replayed("/lost/1", key)).filter(|(status, _)| *status == 201), expected, "{key}");
+    }
+    assert_eq!(probe.questions().len(), 3, "a person says whether to ask");
+}
+
+/// Waits for it.
+fn soon<T>(look: impl Fn() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < SOON, "it never comes");
+        std::thread::yield_now();
+    }
 }

@@ -6,6 +6,9 @@
 //! | `/lost…` | closes the connection without an answer, whatever it has done |
 //! | `/held…` | the same, once it is let to |
 //! | `/failing…` | answers 503 |
+//! | `/flaky…` | answers 503 to the first attempt, and 201 to the next |
+//! | `/slow…` | answers 201, once it is let to |
+//! | `/refusing…` | answers 503, once it is let to |
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -35,6 +38,10 @@ struct State {
 pub(crate) struct Told {
     pub(crate) token: String,
     pub(crate) scope: String,
+    /// The request itself.
+    pub(crate) target: String,
+    pub(crate) headers: HashMap<String, String>,
+    pub(crate) body: String,
 }
 
 impl Provider {
@@ -62,7 +69,13 @@ impl Provider {
         let header = |name: &str| headers.get(name).cloned().unwrap_or_default();
         let mut body = vec![0; header("content-length").parse().unwrap_or(0)];
         reader.read_exact(&mut body).expect("a body");
-        let told = Told { token: header("onlyonce-token"), scope: header("onlyonce-scope") };
+        let told = Told {
+            token: header("onlyonce-token"),
+            scope: header("onlyonce-scope"),
+            target: path.clone(),
+            headers: headers.clone(),
+            body: String::from_utf8_lossy(&body).into_owned(),
+        };
         self.state().told.entry(header("idempotency-key")).or_default().push(told);
         self.shared.1.notify_all();
         let status = match path.trim_start_matches('/').split(['/', '?']).next().unwrap_or_default() {
@@ -70,8 +83,17 @@ impl Provider {
                 self.wait(|state| state.may_go > 0).may_go -= 1;
                 return;
             }
+            "slow" => {
+                self.wait(|state| state.may_go > 0).may_go -= 1;
+                "201 Created"
+            }
+            "refusing" => {
+                self.wait(|state| state.may_go > 0).may_go -= 1;
+                "503 Service Unavailable"
+            }
             "failing" => "503 Service Unavailable",
-            "ok" => "201 Created",
+            "flaky" if header("onlyonce-attempt") == "1" => "503 Service Unavailable",
+            "ok" | "flaky" => "201 Created",
             _ => return,
         };
         let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok");
@@ -100,7 +122,7 @@ impl Provider {
         self.state().told.get(key).map_or(0, Vec::len)
     }
 
-    /// Lets one that is held go on, which loses its connection.
+    /// Lets one that is held or slow go on.
     pub(crate) fn let_go(&self) {
         self.state().may_go += 1;
         self.shared.1.notify_all();

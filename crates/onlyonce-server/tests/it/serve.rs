@@ -42,7 +42,7 @@ impl Serving {
 
     pub(crate) fn address(&self) -> SocketAddr {
         let url = self.ready.split_whitespace().nth(2).expect("the ready line has a URL");
-        url.strip_prefix("http://").expect("in clear").parse().expect("an address")
+        url.strip_prefix("http://").expect("unencrypted").parse().expect("an address")
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -61,6 +61,11 @@ impl Serving {
             all.push_str(&line.unwrap_or_else(|_| panic!("not said: {words:?}: {all}")));
         }
         all
+    }
+
+    /// What it has said since, once it has ended.
+    pub(crate) fn rest(&mut self) -> String {
+        self.errors.iter().collect()
     }
 
     pub(crate) fn ended(&mut self) -> ExitStatus {
@@ -94,7 +99,7 @@ impl Serving {
     /// Where operators come in.
     pub(crate) fn admin(&self) -> SocketAddr {
         let url = self.ready.split_whitespace().nth(4).expect("the ready line has a second URL");
-        url.strip_prefix("http://").expect("in clear").parse().expect("an address")
+        url.strip_prefix("http://").expect("unencrypted").parse().expect("an address")
     }
 
     pub(crate) fn answer(&self, request: &str) -> String {
@@ -259,13 +264,35 @@ fn settings_are_read_again_and_a_bad_file_changes_nothing() {
     assert!(told.contains("upstream") && told.contains("leas"), "every fault is told: {told}");
     fs::write(&file, format!("upstream = \"{}\"\nstore = \"sqlite:other.db\"\n", two.url())).unwrap();
     serving.signal("HUP");
-    let told = serving.says("reloaded: the settings hold");
-    assert!(told.contains("takes a restart; it stays as it was setting=\"store\""), "{told}");
+    let told = serving.says("reloaded: the new settings apply");
+    assert!(told.contains("needs a restart; the old value stays in effect setting=\"store\""), "{told}");
     two.lets(1);
     assert!(serving.answer(&post("k-2")).ends_with("two"));
     one.lets(1);
     assert!(read(under_way).ends_with("one"));
     assert!(!folder.path().join("other.db").exists());
+    serving.signal("TERM");
+    assert_eq!(serving.ended().code(), Some(0));
+}
+
+/// L05: a reload does not let a process that stores unencrypted accept work, whose requests have credentials.
+#[test]
+fn a_reload_accepts_no_work_where_the_process_has_no_keys() {
+    let service = Service::start("one");
+    let folder = Folder::new();
+    let file = folder.path().join("onlyonce.toml");
+    let settings = format!("upstream = \"{}\"\nstore = \"memory:\"\n", service.url());
+    fs::write(&file, &settings).unwrap();
+    let key = folder.path().join("key");
+    fs::write(&key, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=").unwrap();
+    let mut serving = Serving::start(&["--config", file.to_str().unwrap()]);
+    let keys = format!("[encryption]\nkeys = [\"file:{}\"]\n", key.display());
+    fs::write(&file, format!("{settings}[policy]\naccept = \"always\"\n{keys}")).unwrap();
+    serving.signal("HUP");
+    let told = serving.says("accept needs encryption.keys");
+    assert!(told.contains("restart it"), "{told}");
+    service.lets(1);
+    assert!(serving.answer(&post("k-1")).ends_with("one"), "it runs while its client waits, as before");
     serving.signal("TERM");
     assert_eq!(serving.ended().code(), Some(0));
 }

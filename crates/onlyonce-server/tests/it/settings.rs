@@ -60,7 +60,7 @@ fn check_says_ok_and_what_may_be_regretted() {
     let output = folder.run(&["check", "--upstream", "http://127.0.0.1:3000", "--store", "memory:"]);
     assert_eq!(output.status.code(), Some(0));
     let told = text(&output.stdout);
-    assert!(told.starts_with("ok, with 1 warning\n  store: \"memory:\" forgets everything"), "{told}");
+    assert!(told.starts_with("ok, with 1 warning\n  store: \"memory:\" loses all records"), "{told}");
     assert_eq!(folder.contents().len(), 0, "nothing is started");
 }
 
@@ -92,7 +92,7 @@ fn a_file_that_nobody_named_is_not_read_and_told() {
     fs::write(folder.path().join("onlyonce.toml"), "service = \"mine\"\n").unwrap();
     let arguments = ["check", "--upstream", "http://h:1"];
     let told = text(&folder.run(&arguments).stdout);
-    assert!(told.contains("config: \"onlyonce.toml\" is in this folder and was not read"), "{told}");
+    assert!(told.contains("config: \"onlyonce.toml\" is in this folder but was not read"), "{told}");
     let printed = text(&folder.run(&[&arguments[..], &["--print"]].concat()).stdout);
     assert!(printed.lines().any(|line| line.starts_with("service = \"\" ")), "{printed}");
 }
@@ -119,4 +119,131 @@ fn the_environment_is_read_and_secrets_are_not_shown() {
     assert!(told.contains("# environment ONLYONCE_POLICY__LEASE\n"), "{told}");
     assert!(told.contains("secrets = [\"env:HIDDEN\"]"), "{told}");
     assert!(!told.contains("hunter2"), "{told}");
+}
+
+/// What `check` prints of these settings, and how it ends.
+fn checked(arguments: &[&str]) -> (Option<i32>, String) {
+    let folder = Folder::new();
+    let output = folder.run(&[&["check", "--upstream", "http://127.0.0.1:3000"], arguments].concat());
+    (output.status.code(), text(&output.stdout))
+}
+
+/// A default never warns; only `check` asks what nobody but the user knows, and only until it is said.
+#[test]
+fn check_asks_what_a_5xx_means_where_a_second_run_does_harm() {
+    let (code, told) = checked(&[]);
+    assert_eq!(code, Some(0));
+    let question = "question: policy.on_5xx: does an answer of 500 or 503 mean that nothing was done?";
+    assert!(told.starts_with(&format!("ok\n{question}")), "{told}");
+    for said in ["retry", "unknown"] {
+        assert_eq!(checked(&["--set", &format!("policy.on_5xx={said}")]), (Some(0), "ok\n".to_owned()));
+    }
+    for (name, value) in [("effects", "keyed"), ("dialect", "stripe"), ("mode", "observe")] {
+        let (_, told) = checked(&["--set", &format!("policy.{name}={value}")]);
+        assert!(!told.contains("question"), "{name}: {told}");
+    }
+    let route =
+        ["--set", "policy.effects=keyed", "--set", "route=[{match=\"POST /pay\",effects=\"opaque\"}]"];
+    let (_, told) = checked(&route);
+    assert!(told.contains("question: route[0].on_5xx of \"POST /pay\": does"), "{told}");
+    let (_, told) = checked(&["--json"]);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["questions"][0]["path"], "policy.on_5xx");
+    assert_eq!(told["warnings"], serde_json::json!([]));
+}
+
+/// A setting that is changed alone conflicts with no default, and a conflict names what was set.
+#[test]
+fn a_setting_alone_conflicts_with_no_default() {
+    for alone in [
+        "policy.lease=2s",
+        "policy.lease=1h",
+        "policy.deadline=1s",
+        "policy.deadline=24h",
+        "policy.store_timeout=20s",
+    ] {
+        let (code, told) = checked(&["--set", alone]);
+        assert_eq!(code, Some(0), "{alone}: {told}");
+    }
+    let (code, told) = checked(&["--set", "policy.lease=1h", "--set", "policy.effects=keyed"]);
+    assert_eq!(code, Some(0), "{told}");
+    let (code, told) = checked(&["--set", "policy.deadline=24h", "--set", "policy.effects=keyed"]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(
+        told.contains("policy.deadline: \"24h\" leaves no time for a rerun") && told.contains("(--set)"),
+        "{told}"
+    );
+    assert!(!told.contains("policy.downstream_retention:"), "{told}");
+}
+
+#[test]
+fn check_finds_what_start_would_trip_over() {
+    let (code, told) = checked(&["--store", "sqlite:/nowhere/at/all/a.db"]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(
+        told.contains("is in the folder \"/nowhere/at/all\", which does not exist")
+            && told.contains("(--store)"),
+        "{told}"
+    );
+    let (_, told) = checked(&["--set", "policy.effects=keyd"]);
+    assert!(
+        told.contains("\"keyd\" is not one of local, keyed, queryable, opaque; did you mean keyed?"),
+        "{told}"
+    );
+    let (_, told) = checked(&["--set", "policy.mode=Enforce"]);
+    assert!(told.contains("did you mean enforce?"), "{told}");
+    let (_, told) = checked(&["--set", "route=[{required=true}]"]);
+    assert!(told.contains("route[0].match: is missing"), "{told}");
+}
+
+/// A warning names the place where the setting was written, not where its table begins.
+#[test]
+fn a_warning_names_the_true_source() {
+    let folder = Folder::new();
+    fs::write(
+        folder.path().join("a.toml"),
+        "upstream = \"http://h:1\"\n[policy]\nretention = \"2m\"\n\n[[route]]\nmatch = \"POST /a\"\nretention = \"1m\"\n\n[[route]]\nmatch = \"POST /b\"\nmode = \"observe\"\n",
+    )
+    .unwrap();
+    let output = folder.run(&["check", "--config", "a.toml", "--set", "policy.anonymous=shared"]);
+    let told = text(&output.stdout);
+    for line in [
+        "policy.retention: \"2m\" is shorter than clients may keep retrying, and a later retry runs again; use 24h (a.toml line 3)",
+        "route[0].retention of \"POST /a\": \"1m\" is shorter than clients may keep retrying, and a later retry runs again; use 24h (a.toml line 7)",
+        "(a.toml line 11)",
+    ] {
+        assert!(told.contains(line), "{line}\n{told}");
+    }
+    let anonymous = told.lines().find(|line| line.contains("policy.anonymous")).unwrap();
+    assert!(anonymous.ends_with("(--set)"), "{anonymous}");
+}
+
+/// What the pages say of stores is what the program takes.
+#[test]
+fn the_pages_and_the_help_name_every_store_and_nothing_that_is_gone() {
+    for verb in ["serve", "check", "doctor", "migrate"] {
+        let help = text(&run(&[verb, "--help"]).stdout);
+        for store in ["sqlite:PATH", "postgres://"] {
+            assert!(help.contains(store), "{verb} --help has no {store}");
+        }
+    }
+    let reference = fs::read_to_string(page("docs/settings.md")).expect("the page is there");
+    assert!(reference.contains("postgres://") && reference.contains("sqlite:"), "docs/settings.md");
+    for path in [
+        "README.md",
+        "docs/errors.md",
+        "docs/guide.md",
+        "docs/settings.md",
+        "docs/deploy.md",
+        "docs/commands.md",
+    ] {
+        let told = fs::read_to_string(page(path)).expect("the page is there").to_lowercase();
+        for stale in
+            ["is to come", "no effect yet", "has no effect", "keyed writes to one process", "not implemented"]
+        {
+            assert!(!told.contains(stale), "{path} says \"{stale}\"");
+        }
+    }
+    let table = text(&run(&["settings", "--markdown"]).stdout);
+    assert!(!table.contains("no effect yet"));
 }

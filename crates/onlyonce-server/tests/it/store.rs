@@ -63,10 +63,8 @@ fn a_store_that_cannot_be_meant_is_refused_with_its_remedy() {
         ("onlyonce.db", &["\"onlyonce.db\"", "write sqlite:onlyonce.db"][..]),
         ("sqlite:", &["names no file"]),
         ("sqlite://a.db", &["write sqlite:a.db"]),
-        ("mysql://ann:secret@db/payments", &["\"mysql://…\"", "planned", "use sqlite:PATH"]),
-        ("redis+cluster://db", &["planned"]),
-        ("dynamodb://records?region=eu-north-1", &["planned"]),
-        ("mongodb://db", &["no known kind", "use sqlite:PATH"]),
+        ("dynamodb://r?region=eu-north-1", &["names the table \"r\"", "write 3 to 255 letters"]),
+        ("mongodb://db", &["an unknown kind", "use sqlite:PATH"]),
     ] {
         refused_by_all(&folder, store, words);
     }
@@ -77,7 +75,7 @@ fn a_store_that_cannot_be_meant_is_refused_with_its_remedy() {
 #[test]
 fn a_folder_is_refused_with_its_remedy() {
     let folder = Folder::new();
-    refused_by_all(&folder, "sqlite:.", &["is a folder; name a file in it"]);
+    refused_by_all(&folder, "sqlite:.", &["is a folder; use a file in it"]);
     refused_by_all(&folder, "sqlite:missing/onlyonce.db", &["\"missing\"", "create it first"]);
 }
 
@@ -89,7 +87,7 @@ fn a_file_that_is_not_ours_is_refused_untouched() {
     refused_by_all(
         &folder,
         "sqlite:letter.txt",
-        &["is no SQLite database", "left as it is", "name another file"],
+        &["is not an SQLite database", "was not changed", "use another file"],
     );
 }
 
@@ -98,7 +96,7 @@ fn a_file_that_is_not_ours_is_refused_untouched() {
 fn a_newer_file_and_another_programs_file_are_refused_untouched() {
     for (at, words) in [
         (60, &["written by a newer release", "upgrade"][..]),
-        (68, &["of another program", "name another file"]),
+        (68, &["of another program", "use another file"]),
     ] {
         let folder = played();
         let file = folder.path().join("onlyonce.db");
@@ -116,14 +114,18 @@ fn a_file_that_cannot_be_read_is_refused_untouched() {
     // A link to itself can be opened by nobody, not even by root.
     let folder = Folder::new();
     std::os::unix::fs::symlink("onlyonce.db", folder.path().join("onlyonce.db")).expect("a link");
-    refused_by_all(&folder, "sqlite:onlyonce.db", &["onlyonce.db\"", "let this process read and write it"]);
+    refused_by_all(
+        &folder,
+        "sqlite:onlyonce.db",
+        &["onlyonce.db\"", "allow this process to read and write it"],
+    );
 }
 
 #[test]
 fn a_verb_about_a_file_does_not_create_one() {
     let folder = Folder::new();
     for verb in [&["store", "check"][..], &["store", "backup", "copy.db"]] {
-        refused(&folder, verb, &["onlyonce.db\" is not there", "name the file of a store"]);
+        refused(&folder, verb, &["onlyonce.db\" does not exist", "use the file of a store"]);
     }
 }
 
@@ -160,7 +162,7 @@ fn a_backup_overwrites_nothing_and_a_dry_run_does_nothing() {
     for arguments in
         [&["store", "backup", "onlyonce.db"][..], &["store", "backup", "--dry-run", "onlyonce.db"]]
     {
-        refused(&folder, arguments, &["\"onlyonce.db\" exists already", "name a new file"]);
+        refused(&folder, arguments, &["\"onlyonce.db\" exists already", "use a new file"]);
     }
     refused(&folder, &["store", "backup", "missing/copy.db"], &["\"missing\"", "create it first"]);
 }

@@ -27,6 +27,11 @@ impl Answer {
         self.head.to_ascii_lowercase().contains("idempotent-replayed: true")
     }
 
+    /// Whether its client is promised that a retry gets the same.
+    pub(crate) fn is_stored(&self) -> bool {
+        !self.head.to_ascii_lowercase().contains("idempotency-stored: false")
+    }
+
     pub(crate) fn is(&self, status: u16, code: &str) -> bool {
         self.status == status && self.body.contains(code)
     }

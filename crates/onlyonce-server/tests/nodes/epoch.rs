@@ -2,24 +2,40 @@
 
 use std::sync::Arc;
 
+use onlyonce::Force;
 use onlyonce::operate::{Forgotten, Operator, Order};
-use onlyonce::store::Query;
 use onlyonce::store::postgres::{Options, Postgres};
-use onlyonce::{Engine, Force};
+use onlyonce::store::{Query, Store};
 use onlyonce_core::record::Id;
+use onlyonce_testkit::engines::server::Engine;
 
 use crate::client::{Answer, pay, until};
-use crate::node::{Node, Site};
+use crate::node::{Node, Site, on_every_server};
 use crate::service::Service;
 
 /// An operator's process: an engine of its own on the same store.
-async fn operator(site: &Site<'_>) -> Arc<Engine> {
-    Engine::new(Arc::new(Postgres::open(&site.store, Options::default()).await.unwrap()))
+async fn operator(engine: Engine, site: &Site<'_>) -> Arc<onlyonce::Engine> {
+    let store: Arc<dyn Store> = match engine {
+        Engine::Postgres => Arc::new(Postgres::open(&site.store, Options::default()).await.unwrap()),
+        #[cfg(feature = "mysql")]
+        Engine::Mysql => {
+            use onlyonce::store::mysql::{Mysql, Options};
+            Arc::new(Mysql::open(&site.store, Options::default()).await.unwrap())
+        }
+        #[cfg(feature = "redis")]
+        Engine::Redis => {
+            use onlyonce::store::redis::{Options, Redis};
+            Arc::new(Redis::open(&site.store, Options::default()).await.unwrap())
+        }
+        #[cfg(not(all(feature = "mysql", feature = "redis")))]
+        _ => unreachable!("it is not in this build, and nor are its tests"),
+    };
+    onlyonce::Engine::new(store)
 }
 
-async fn only(engine: &Engine) -> Id {
+async fn only(operator: &onlyonce::Engine) -> Id {
     let query = Query::all(2);
-    let page = engine.store().scan(query).await.unwrap();
+    let page = operator.store().scan(query).await.unwrap();
     assert_eq!(page.records.len(), 1);
     page.records[0].0
 }
@@ -52,17 +68,16 @@ fn ordered() -> Order {
     }
 }
 
-/// X04: once forgetting is reported, no other process replays its copy.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_was_forgotten_is_replayed_by_no_process_once_that_is_reported() {
+/// X04, E03, E04, E08: once forgetting is reported, no other process replays its copy.
+async fn what_was_forgotten_is_replayed_by_no_process_once_that_is_reported(engine: Engine) {
     let service = Service::open().await;
-    let site = Site::new(&service, &[]);
+    let site = Site::new(engine, &service, &[]);
     let [one, two] = site.nodes().await;
     let first = pay(one.address, "k").await.unwrap();
     has_a_copy(&one, &first).await;
     has_a_copy(&two, &first).await;
-    let engine = operator(&site).await;
-    let forgotten = engine.forget(only(&engine).await, &ordered()).await.unwrap();
+    let operator = operator(engine, &site).await;
+    let forgotten = operator.forget(only(&operator).await, &ordered()).await.unwrap();
     assert!(matches!(forgotten, Forgotten::Done(_)));
     let again = pay(two.address, "k").await.unwrap();
     assert!(again.status == 201 && !again.is_replay(), "{again:?}");
@@ -71,35 +86,33 @@ async fn what_was_forgotten_is_replayed_by_no_process_once_that_is_reported() {
     assert!(replayed.is_replay() && replayed.body == again.body, "{again:?}, then {replayed:?}");
 }
 
-/// X04: nor does one that stood still meanwhile, and so has not heard of it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_stood_still_does_not_replay_what_was_forgotten_meanwhile() {
+/// X04, E03, E04, E08: nor does one that stood still meanwhile, and so has not heard of it.
+async fn a_process_that_stood_still_does_not_replay_what_was_forgotten_meanwhile(engine: Engine) {
     let service = Service::open().await;
-    let site = Site::new(&service, &[]);
+    let site = Site::new(engine, &service, &[]);
     let [one, two] = site.nodes().await;
     let first = pay(one.address, "k").await.unwrap();
     has_a_copy(&two, &first).await;
-    let engine = operator(&site).await;
-    let id = only(&engine).await;
+    let operator = operator(engine, &site).await;
+    let id = only(&operator).await;
     two.signal("STOP").await;
-    assert!(matches!(engine.forget(id, &ordered()).await.unwrap(), Forgotten::Done(_)));
+    assert!(matches!(operator.forget(id, &ordered()).await.unwrap(), Forgotten::Done(_)));
     two.signal("CONT").await;
     let again = pay(two.address, "k").await.unwrap();
     assert!(again.status == 201 && !again.is_replay(), "{again:?}");
     assert_eq!(service.calls("k"), 2);
 }
 
-/// X04: a node that has lost its copies, or never had any, decides alike.
-#[tokio::test(flavor = "multi_thread")]
-async fn losing_every_copy_changes_no_decision() {
+/// X04, E03, E04, E08: a node that has lost its copies, or never had any, decides alike.
+async fn losing_every_copy_changes_no_decision(engine: Engine) {
     let service = Service::open().await;
-    let site = Site::new(&service, &[]);
+    let site = Site::new(engine, &service, &[]);
     let [one, two] = site.nodes().await;
     let first = pay(one.address, "k").await.unwrap();
     has_a_copy(&two, &first).await;
-    let engine = operator(&site).await;
+    let operator = operator(engine, &site).await;
     // Every copy is let go of, and nothing has changed.
-    engine.store().raise_epoch().await.unwrap();
+    operator.store().raise_epoch().await.unwrap();
     until("it asks the store", async || {
         let before = two.trips().await;
         let again = pay(two.address, "k").await.unwrap();
@@ -110,3 +123,9 @@ async fn losing_every_copy_changes_no_decision() {
     has_a_copy(&two, &first).await;
     assert_eq!(service.calls("k"), 1);
 }
+
+on_every_server!({
+    what_was_forgotten_is_replayed_by_no_process_once_that_is_reported,
+    a_process_that_stood_still_does_not_replay_what_was_forgotten_meanwhile,
+    losing_every_copy_changes_no_decision,
+});

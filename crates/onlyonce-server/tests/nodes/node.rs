@@ -1,4 +1,4 @@
-//! A gateway process whose PostgreSQL connections carry its name.
+//! A gateway process. On PostgreSQL its connections carry its name.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use onlyonce_testkit::engines::postgres::Server;
+use onlyonce_testkit::engines::server::Engine;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -19,8 +20,7 @@ pub(crate) const CONNECTIONS_MAX: usize = 16;
 
 /// Gateways that are alike: before one service, on one store.
 pub(crate) struct Site<'a> {
-    pub(crate) server: &'a Server,
-    pub(crate) service: &'a Service,
+    pub(crate) upstream: SocketAddr,
     /// The store's URL.
     pub(crate) store: String,
     pub(crate) settings: &'a [&'a str],
@@ -37,9 +37,9 @@ pub(crate) struct Node {
 }
 
 impl<'a> Site<'a> {
-    pub(crate) fn new(service: &'a Service, settings: &'a [&'a str]) -> Self {
-        let server = Server::shared();
-        Self { server, service, store: server.fresh_schema(), settings }
+    /// On the server of this test run.
+    pub(crate) fn new(engine: Engine, service: &Service, settings: &'a [&'a str]) -> Self {
+        Self { upstream: service.address, store: engine.shared().fresh_store(), settings }
     }
 
     pub(crate) async fn node(&self) -> Node {
@@ -63,8 +63,9 @@ impl<'a> Site<'a> {
         let file = File::create(&log).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_onlyonce"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        command.args(["--upstream", &format!("http://{}", self.service.address)]);
-        command.args(["--store", &format!("{}&application_name={name}", self.store)]);
+        command.args(["--upstream", &format!("http://{}", self.upstream)]);
+        let named = self.store.starts_with("postgres").then(|| format!("&application_name={name}"));
+        command.args(["--store", &format!("{}{}", self.store, named.unwrap_or_default())]);
         command.args(["--set", "log.format=json", "--set", "log.filter=warn"]);
         for setting in self.settings {
             command.args(["--set", setting]);
@@ -128,7 +129,7 @@ impl Node {
         trips
     }
 
-    /// How many connections it has to the database.
+    /// How many connections it has to PostgreSQL.
     pub(crate) fn connections(&self, server: &Server) -> usize {
         let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}'", self.name);
         server.sql(&sql).parse().unwrap()
@@ -148,3 +149,29 @@ impl Drop for Node {
         let _ = fs::remove_file(&self.log);
     }
 }
+
+/// Makes tests of cases: of each, one on every server.
+macro_rules! on_every_server {
+    ($cases:tt) => {
+        crate::node::cases!(on_postgres Postgres $cases);
+        #[cfg(feature = "mysql")]
+        crate::node::cases!(on_mysql Mysql $cases);
+        #[cfg(feature = "redis")]
+        crate::node::cases!(on_redis Redis $cases);
+    };
+}
+
+macro_rules! cases {
+    ($module:ident $engine:ident { $($name:ident,)* }) => {
+        mod $module {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    super::$name(onlyonce_testkit::engines::server::Engine::$engine).await;
+                }
+            )*
+        }
+    };
+}
+
+pub(crate) use {cases, on_every_server};

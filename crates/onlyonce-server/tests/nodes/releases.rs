@@ -1,4 +1,7 @@
-//! Nodes of two releases on one schema, as in a rolling upgrade.
+//! Nodes of two releases on one schema of PostgreSQL, as in a rolling upgrade.
+
+use onlyonce_testkit::engines::postgres::Server;
+use onlyonce_testkit::engines::server::Engine;
 
 use crate::client::{pay, paying, until};
 use crate::node::Site;
@@ -14,9 +17,9 @@ const ADDS: &str = "
 /// Applied as a release does it, with the oldest schema that its nodes must know.
 fn migrate(site: &Site<'_>, needs: u32) {
     let schema = site.store.split_once("schema=").unwrap().1;
-    site.server.sql(&format!(
+    Server::shared().sql(&format!(
         "SET search_path = {schema}; BEGIN; {ADDS}
-         INSERT INTO onlyonce_migration (number, name, checksum, needs) VALUES (2, '0002-later', '\\x02', {needs});
+         INSERT INTO onlyonce_migration (number, name, checksum, needs) VALUES (3, '0003-later', '\\x03', {needs});
          COMMIT"
     ));
 }
@@ -25,7 +28,7 @@ fn migrate(site: &Site<'_>, needs: u32) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_node_works_on_beside_a_newer_release_that_only_adds() {
     let service = Service::open().await;
-    let site = Site::new(&service, &[]);
+    let site = Site::new(Engine::Postgres, &service, &[]);
     let older = site.node().await;
     let before = pay(older.address, "before").await.unwrap();
     service.hold();
@@ -50,13 +53,13 @@ async fn an_older_node_works_on_beside_a_newer_release_that_only_adds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_node_does_not_start_on_a_schema_that_it_cannot_work_with() {
     let service = Service::open().await;
-    let site = Site::new(&service, &[]);
+    let site = Site::new(Engine::Postgres, &service, &[]);
     drop(site.node().await);
-    migrate(&site, 2);
+    migrate(&site, 3);
     let told = site.try_node().await.unwrap_err();
     assert!(told.contains("exit status: 2"), "{told}");
     assert!(
-        told.contains(r#"\"0002-later\" of a newer release"#) && told.contains("upgrade this node"),
+        told.contains(r#"\"0003-later\" of a newer release"#) && told.contains("upgrade this node"),
         "{told}"
     );
 }
@@ -65,10 +68,10 @@ async fn an_older_node_does_not_start_on_a_schema_that_it_cannot_work_with() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_node_that_runs_stops_working_with_a_schema_that_it_cannot_work_with() {
     let service = Service::open().await;
-    let site = Site::new(&service, &[]);
+    let site = Site::new(Engine::Postgres, &service, &[]);
     let older = site.node().await;
     assert_eq!(pay(older.address, "before").await.unwrap().status, 201);
-    migrate(&site, 2);
+    migrate(&site, 3);
     let mut tries = 0;
     until("it refuses", async || {
         tries += 1;
@@ -87,7 +90,7 @@ async fn an_older_node_that_runs_stops_working_with_a_schema_that_it_cannot_work
     assert!(older.logged().iter().any(|line| line.contains("migrated by a newer release")), "it says why");
     // A migration that was taken back is no reason to stay away.
     let schema = site.store.split_once("schema=").unwrap().1;
-    site.server.sql(&format!("DELETE FROM {schema}.onlyonce_migration WHERE number = 2"));
+    Server::shared().sql(&format!("DELETE FROM {schema}.onlyonce_migration WHERE number = 3"));
     until("it works on", async || pay(older.address, "after").await.unwrap().status == 201).await;
     assert_eq!(service.calls("after"), 1);
 }
@@ -96,14 +99,14 @@ async fn an_older_node_that_runs_stops_working_with_a_schema_that_it_cannot_work
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_of_a_later_shape_is_refused_and_not_run_over() {
     let service = Service::open().await;
-    let site = Site::new(&service, &[]);
+    let site = Site::new(Engine::Postgres, &service, &[]);
     let [one, two] = site.nodes().await;
     for key in ["later", "ours"] {
         assert_eq!(pay(one.address, key).await.unwrap().status, 201);
     }
     let schema = site.store.split_once("schema=").unwrap().1;
     let sql = format!("UPDATE {schema}.onlyonce_record SET rest = set_byte(rest, 0, 99) WHERE key = 'later'");
-    site.server.sql(&sql);
+    Server::shared().sql(&sql);
     for _ in 0..8 {
         let refused = pay(two.address, "later").await.unwrap();
         assert!(refused.is(503, "idempotency_store_unavailable"), "{refused:?}");

@@ -1,4 +1,4 @@
-//! One role migrates, another serves: as docs/engines.md has it.
+//! On PostgreSQL one role migrates, another serves: as docs/engines.md has it.
 
 use std::process::{Command, Output};
 
@@ -38,7 +38,7 @@ async fn an_owner_migrates_and_a_role_with_fewer_rights_serves() {
         |login: &str| format!("{}?schema={owner}", server.url_of(&format!("{login}:s3cret"), "postgres"));
     server.sql(&documented("before the first start", &owner, &user));
     let service = Service::open().await;
-    let site = Site { server, service: &service, store: url(&user), settings: &[] };
+    let site = Site { upstream: service.address, store: url(&user), settings: &[] };
     let told = site.try_node().await.unwrap_err();
     // Its log is JSON, and so is its last word.
     assert!(told.contains(r#"may not apply it; run \"onlyonce migrate\" as the owner"#), "{told}");

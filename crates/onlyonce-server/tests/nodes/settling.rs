@@ -2,18 +2,19 @@
 
 use std::net::SocketAddr;
 
+use onlyonce_testkit::engines::server::Engine;
 use ring::hmac;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, pay, paying, send, until};
-use crate::node::{Node, Site};
+use crate::node::{Node, Site, on_every_server};
 use crate::service::Service;
 
 /// Leases are short, so that what a dead node left is soon unknown.
 const SHORT: [&str; 4] =
     ["policy.lease=1s", "policy.store_timeout=500ms", "policy.deadline=10s", "background.sweep_every=50ms"];
 
-async fn ask(node: &Node, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+pub(crate) async fn ask(node: &Node, method: &str, path: &str, headers: &str, body: &str) -> Answer {
     let length = body.len();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
@@ -22,7 +23,7 @@ async fn ask(node: &Node, method: &str, path: &str, headers: &str, body: &str) -
     send(node.admin, &request).await.expect("an answer")
 }
 
-fn read(answer: &Answer) -> Value {
+pub(crate) fn read(answer: &Answer) -> Value {
     // Chunked or not, the document is the longest line.
     let body = answer.body.lines().max_by_key(|line| line.len()).unwrap_or_default();
     serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer:?}"))
@@ -67,11 +68,10 @@ fn addresses(nodes: &[Node]) -> Vec<SocketAddr> {
     nodes.iter().map(|node| node.address).collect()
 }
 
-/// U05, U06, U09, L04: a person tells one node, and every node answers so.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_verdict_given_to_one_node_is_the_answer_of_all() {
+/// U05, U06, U09, L04, E03, E04, E08: a person tells one node, and every node answers so.
+async fn a_verdict_given_to_one_node_is_the_answer_of_all(engine: Engine) {
     let service = Service::open().await;
-    let site = Site::new(&service, &SHORT);
+    let site = Site::new(engine, &service, &SHORT);
     let nodes = site.nodes::<3>().await;
     lose(&site, &service, &["judged"]).await;
     let path = unknown(&nodes[0], "judged").await;
@@ -92,16 +92,15 @@ async fn a_verdict_given_to_one_node_is_the_answer_of_all() {
     assert_eq!(service.calls("judged"), 1);
 }
 
-/// U05: the provider reaches whichever node its webhook is routed to.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_at_one_node_settles_what_another_began() {
+/// U05, E03, E04, E08: the provider reaches whichever node its webhook is routed to.
+async fn a_webhook_at_one_node_settles_what_another_began(engine: Engine) {
     const SECRET: &str = "a-secret-of-the-bank";
     let file = std::env::temp_dir().join(format!("onlyonce-bank-{}", std::process::id()));
     std::fs::write(&file, SECRET).unwrap();
     let secrets = format!("webhooks.bank.secrets=[\"file:{}\"]", file.display());
     let settings = [&SHORT[..], &[&secrets]].concat();
     let service = Service::open().await;
-    let site = Site::new(&service, &settings);
+    let site = Site::new(engine, &service, &settings);
     let nodes = site.nodes::<3>().await;
     lose(&site, &service, &["told"]).await;
     let path = unknown(&nodes[0], "told").await;
@@ -127,16 +126,15 @@ async fn a_webhook_at_one_node_settles_what_another_began() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// M03, M04: of three reconcilers one asks about each record, once.
-#[tokio::test(flavor = "multi_thread")]
-async fn three_reconcilers_ask_about_each_record_once() {
+/// M03, M04, E03, E04, E08: of three reconcilers one asks about each record, once.
+async fn three_reconcilers_ask_about_each_record_once(engine: Engine) {
     let service = Service::open().await;
     let route = format!(
         "route=[{{ match = \"POST /payments\", effects = \"queryable\", probe = \"http://{}/probe\" }}]",
         service.address
     );
     let settings = [&SHORT[..], &[&route]].concat();
-    let site = Site::new(&service, &settings);
+    let site = Site::new(engine, &service, &settings);
     let nodes = site.nodes::<3>().await;
     let keys: Vec<_> = (0..20).map(|number| format!("asked-{number}")).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
@@ -148,11 +146,10 @@ async fn three_reconcilers_ask_about_each_record_once() {
     }
 }
 
-/// X04, L04: once forgetting is reported by one node, no other replays.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_one_node_was_told_to_forget_no_other_replays() {
+/// X04, L04, E03, E04, E08: once forgetting is reported by one node, no other replays.
+async fn what_one_node_was_told_to_forget_no_other_replays(engine: Engine) {
     let service = Service::open().await;
-    let site = Site::new(&service, &[]);
+    let site = Site::new(engine, &service, &[]);
     let nodes = site.nodes::<3>().await;
     assert_eq!(pay(nodes[0].address, "forgotten").await.unwrap().status, 201);
     is_replayed_by(&addresses(&nodes), "forgotten", "\"call\":1").await;
@@ -167,3 +164,10 @@ async fn what_one_node_was_told_to_forget_no_other_replays() {
     assert!(anew.status == 201 && !anew.is_replay(), "{anew:?}");
     assert_eq!(service.calls("forgotten"), 2);
 }
+
+on_every_server!({
+    a_verdict_given_to_one_node_is_the_answer_of_all,
+    a_webhook_at_one_node_settles_what_another_began,
+    three_reconcilers_ask_about_each_record_once,
+    what_one_node_was_told_to_forget_no_other_replays,
+});

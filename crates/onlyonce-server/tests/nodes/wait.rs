@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use onlyonce_testkit::engines::postgres::Server;
+use onlyonce_testkit::engines::server::Engine;
 
 use crate::client::{Answer, WAIT, pay, paying, until};
-use crate::node::{CONNECTIONS_MAX, Node, Site};
+use crate::node::{CONNECTIONS_MAX, Node, Site, on_every_server};
 use crate::service::Service;
 
 const KEYS: usize = 300;
@@ -49,7 +50,7 @@ async fn answered(paying: Vec<tokio::task::JoinHandle<Option<Answer>>>) -> Vec<A
     join_all(paying).await.into_iter().map(|answer| answer.unwrap().unwrap()).collect()
 }
 
-/// R04: hundreds wait for hundreds of keys on two other nodes. No connection each, looks share their trips, and everybody
+/// R04: PostgreSQL counts its connections and transactions: hundreds wait for hundreds of keys on two other nodes. No connection each, looks share their trips, and everybody
 /// gets the answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_who_wait_on_other_nodes_take_few_connections_and_are_answered() {
@@ -58,7 +59,7 @@ async fn hundreds_who_wait_on_other_nodes_take_few_connections_and_are_answered(
     let service = Service::open().await;
     let settings = ["policy.wait_max=60s"];
     let store = server.fresh_schema();
-    let site = Site { server: &server, service: &service, store, settings: &settings };
+    let site = Site { upstream: service.address, store, settings: &settings };
     let runs_here = site.node().await;
     let others = site.nodes::<2>().await;
     let earlier = pay(runs_here.address, "earlier").await.unwrap();
@@ -106,11 +107,10 @@ async fn hundreds_who_wait_on_other_nodes_take_few_connections_and_are_answered(
     }
 }
 
-/// R04: one at a time, which shows what waiting on another node adds.
-#[tokio::test(flavor = "multi_thread")]
-async fn one_who_waits_on_another_node_is_answered_soon_after_the_completion() {
+/// R04, E03, E04, E08: one at a time, which shows what waiting on another node adds.
+async fn one_who_waits_on_another_node_is_answered_soon_after_the_completion(engine: Engine) {
     let service = Service::open().await;
-    let site = Site::new(&service, &[]);
+    let site = Site::new(engine, &service, &[]);
     let [runs_here, other] = site.nodes().await;
     let mut late = Vec::new();
     for number in 0..20 {
@@ -129,11 +129,10 @@ async fn one_who_waits_on_another_node_is_answered_soon_after_the_completion() {
     tell("one at a time", late);
 }
 
-/// R04: where the run is released, one of those who wait is the next attempt, on whatever node, and the others wait on.
-#[tokio::test(flavor = "multi_thread")]
-async fn where_the_run_is_released_one_who_waits_on_another_node_is_the_next() {
+/// R04, E03, E04, E08: where the run is released, one of those who wait is the next attempt, on whatever node, and the others wait on.
+async fn where_the_run_is_released_one_who_waits_on_another_node_is_the_next(engine: Engine) {
     let service = Service::open().await;
-    let site = Site::new(&service, &["policy.wait_max=60s"]);
+    let site = Site::new(engine, &service, &["policy.wait_max=60s"]);
     let nodes = site.nodes::<3>().await;
     service.hold();
     service.refuse_once("k");
@@ -152,3 +151,8 @@ async fn where_the_run_is_released_one_who_waits_on_another_node_is_the_next() {
     assert_eq!(service.calls("k"), 2);
     assert!(pay(nodes[0].address, "k").await.unwrap().is_replay());
 }
+
+on_every_server!({
+    one_who_waits_on_another_node_is_answered_soon_after_the_completion,
+    where_the_run_is_released_one_who_waits_on_another_node_is_the_next,
+});

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use onlyonce_testkit::engines::server::Engine;
 use serde_json::Value;
 
 use crate::client::{pay, paying, until};
-use crate::node::{Node, Site};
+use crate::node::{Node, Site, on_every_server};
 use crate::service::Service;
+use crate::settling::{ask, read};
 
 const KEYS: usize = 60;
 /// How often the sweepers come round once everything is settled.
@@ -29,9 +31,8 @@ async fn rounds_later(nodes: &[Node]) {
     }
 }
 
-/// M01, M04, U03: what a killed node left running is settled once, by whoever comes first, and told once.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_node_left_is_settled_and_told_once_by_those_that_are_left() {
+/// M01, M04, U03, E03, E04, E08: what a killed node left running is settled once, by whoever comes first, and told once.
+async fn what_a_killed_node_left_is_settled_and_told_once_by_those_that_are_left(engine: Engine) {
     let service = Service::open().await;
     let settings = [
         "policy.lease=1s",
@@ -39,7 +40,7 @@ async fn what_a_killed_node_left_is_settled_and_told_once_by_those_that_are_left
         "policy.deadline=10s",
         "background.sweep_every=50ms",
     ];
-    let site = Site::new(&service, &settings);
+    let site = Site::new(engine, &service, &settings);
     let dies = site.node().await;
     let others = site.nodes::<3>().await;
     service.hold();
@@ -58,7 +59,7 @@ async fn what_a_killed_node_left_is_settled_and_told_once_by_those_that_are_left
     let told: Vec<Value> = others
         .iter()
         .flat_map(Node::logged)
-        .filter(|line| line.contains("it is unknown whether this request ran"))
+        .filter(|line| line.contains("it is unknown whether this request did its work"))
         .map(|line| serde_json::from_str(&line).unwrap())
         .collect();
     let records: BTreeSet<_> = told.iter().map(|line| line["record"].as_str().unwrap()).collect();
@@ -71,12 +72,11 @@ async fn what_a_killed_node_left_is_settled_and_told_once_by_those_that_are_left
     }
 }
 
-/// M02, M04: three reapers delete each expired record once, and what has not expired stays.
-#[tokio::test(flavor = "multi_thread")]
-async fn three_reapers_share_what_has_expired() {
+/// M02, M04, E03, E04, E08: three reapers delete each expired record once, and what has not expired stays.
+async fn three_reapers_share_what_has_expired(engine: Engine) {
     let service = Service::open().await;
     let settings = ["policy.retention=2s", "background.reap_every=50ms", "background.reap_batch=7"];
-    let site = Site::new(&service, &settings);
+    let site = Site::new(engine, &service, &settings);
     let nodes = site.nodes::<3>().await;
     let key = |number: usize| format!("expires-{number}");
     for number in 0..KEYS {
@@ -84,10 +84,14 @@ async fn three_reapers_share_what_has_expired() {
     }
     let keys = KEYS as u64;
     until("all are deleted", async || sum(&nodes, "onlyonce_reaped_total").await >= keys).await;
-    let schema = site.store.split_once("schema=").unwrap().1;
-    let left = site.server.sql(&format!("SELECT count(*) FROM {schema}.onlyonce_record"));
-    assert_eq!(left, "0");
+    let left = read(&ask(&nodes[0], "GET", "/v1/keys", "", "").await);
+    assert_eq!(left["items"], serde_json::json!([]));
     assert_eq!(sum(&nodes, "onlyonce_reaped_total").await, keys, "each is counted once");
     let again = pay(nodes[0].address, &key(0)).await.unwrap();
     assert!(again.status == 201 && !again.is_replay(), "its key is free: {again:?}");
 }
+
+on_every_server!({
+    what_a_killed_node_left_is_settled_and_told_once_by_those_that_are_left,
+    three_reapers_share_what_has_expired,
+});

@@ -2,26 +2,27 @@
 
 use std::time::Duration;
 
+use onlyonce_testkit::engines::server::Engine;
 use tokio_postgres::NoTls;
 
 use crate::client;
 use crate::ledger::REFUSED;
-use crate::world::{World, until};
+use crate::world::{World, started, until};
 
 /// So many in a row would open the breaker, were they failures.
 const REFUSALS: usize = 8;
 
-/// X02: a record that an operator's transaction holds is refused, its neighbours are served at once, and nothing runs for it.
+/// X02: PostgreSQL's, since it needs a transaction of somebody else: a record that an operator's transaction holds is refused, its neighbours are served at once, and nothing runs for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_somebody_holds_is_no_outage() {
     // Longer than a write waits for whoever holds its record.
-    let (world, ()) = World::with(&[], Duration::from_secs(5), |_| {}).await;
+    let world = World::with(started(Engine::Postgres), Duration::from_secs(5)).await;
     let to = world.gateway.address;
     let key = format!("{REFUSED}k");
     assert_eq!(client::pay(to, &key).await.status, 500);
     until("it may be tried again", async || world.stored(&key, "retryable") == 1).await;
 
-    let url = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", world.server.port());
+    let url = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", world.server().port());
     let (mut operator, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     tokio::spawn(connection);
     let held = operator.transaction().await.unwrap();

@@ -1,21 +1,22 @@
-//! A synchronous standby: it has everything that was answered, and what it lacks was never answered.
+//! A synchronous standby of PostgreSQL: it has everything that was answered, and what it lacks was never answered.
 
 use std::time::Duration;
 
 use onlyonce_testkit::engines::postgres::{Owned, Stop};
+use onlyonce_testkit::engines::server::{Engine, Server};
 use tokio::time::{Instant, sleep};
 
 use crate::client;
 use crate::gateway::PATIENCE;
 use crate::ledger::HELD;
 use crate::outages::{Told, outage};
-use crate::world::{STORE_TIMEOUT, World, until};
+use crate::world::{STORE_TIMEOUT, World, prepared, started, until};
 
 /// X01, X03, P05: the primary is gone for good, and the standby takes over behind the same address.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_standby_takes_over() {
     let (world, standby) = with_standby().await;
-    let breaks = async |world: &World| world.server.kill();
+    let breaks = async |world: &World| world.server().kill();
     let repair = async |world: &World| {
         standby.promote();
         world.wire.lead_to(standby.port());
@@ -24,10 +25,11 @@ async fn the_standby_takes_over() {
 }
 
 async fn with_standby() -> (World, Owned) {
-    World::with(&[], STORE_TIMEOUT, |server| {
-        server.start_standby().unwrap_or_else(|reason| panic!("no standby: {reason}"))
-    })
-    .await
+    let server = started(Engine::Postgres);
+    let store = prepared(server.server());
+    let Server::Postgres(primary) = server.server() else { unreachable!("it was started as one") };
+    let standby = primary.start_standby().unwrap_or_else(|reason| panic!("no standby: {reason}"));
+    (World::on(server, store, STORE_TIMEOUT).await, standby)
 }
 
 /// Long enough that the gateway has found the database again, and asked it: the breaker lets a caller through each second.
@@ -52,8 +54,8 @@ async fn what_the_standby_has_not_confirmed_is_not_done() {
     assert!(first.status == 201 && !first.is_stored(), "the standby did not confirm it: {first:?}");
 
     // A commit that waited for the standby is in the log of the primary: started again, it has it, alone.
-    world.server.stop(Stop::Immediate);
-    world.server.start_again();
+    world.postgres().stop(Stop::Immediate);
+    world.server().start_again();
     until("it stands on the primary alone", async || world.stored(&key, "completed") == 1).await;
     let restarted_at = Instant::now();
     while restarted_at.elapsed() < LOOKS_FOR {
@@ -62,7 +64,7 @@ async fn what_the_standby_has_not_confirmed_is_not_done() {
         sleep(Duration::from_millis(100)).await;
     }
 
-    world.server.kill();
+    world.server().kill();
     standby.thaw();
     standby.promote();
     world.wire.lead_to(standby.port());

@@ -40,6 +40,11 @@ impl Ledger {
         ledger
     }
 
+    /// Calls with the keys of [`HELD`] are not answered again.
+    pub(crate) fn hold(&self) {
+        self.answers.send_replace(false);
+    }
+
     pub(crate) fn release(&self) {
         self.answers.send_replace(true);
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use onlyonce_testkit::engines::postgres::Stop;
+use onlyonce_testkit::engines::postgres;
+use onlyonce_testkit::engines::server::{Engine, Owned, Server};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -11,7 +12,7 @@ use crate::gateway::PATIENCE;
 use crate::judge::judge;
 use crate::ledger::HELD;
 use crate::load::Load;
-use crate::world::{STORE_TIMEOUT, World, until};
+use crate::world::{STORE_TIMEOUT, World, on_every_server, prepared, started, until};
 
 /// Orders whose work is done while the database is away.
 const HELD_ORDERS: usize = 4;
@@ -30,38 +31,123 @@ const ASKED_PER_SECOND: u64 = 6;
 pub(crate) enum Told {
     Failed,
     Stalled,
-    /// Failed, but for what finds room in the pages that are there.
+    /// Failed, but for what finds room, or was reserved before.
     Full,
 }
 
-/// X01, X02, X03, O04
-#[tokio::test(flavor = "multi_thread")]
-async fn stopped_and_started() {
-    let world = World::new().await;
-    let breaks = async |world: &World| world.server.stop(Stop::Fast);
-    outage("stopped", world, Told::Failed, breaks, async |world| world.server.start_again()).await;
+/// X01, X02, X03, O04, E03, E04
+async fn stopped_and_started(engine: Engine) {
+    let breaks = async |world: &World| world.server().stop();
+    let repair = async |world: &World| world.server().start_again();
+    outage("stopped", World::new(engine).await, Told::Failed, breaks, repair).await;
 }
 
-/// X01, X02, X03, O04
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_and_started() {
-    let world = World::new().await;
-    let breaks = async |world: &World| world.server.kill();
-    outage("killed", world, Told::Failed, breaks, async |world| world.server.start_again()).await;
+/// X01, X02, X03, O04, E03, E04
+async fn killed_and_started(engine: Engine) {
+    let breaks = async |world: &World| world.server().kill();
+    let repair = async |world: &World| world.server().start_again();
+    outage("killed", World::new(engine).await, Told::Failed, breaks, repair).await;
 }
 
-/// X01, X02, X03, O04: a slow store is told from a failed one.
-#[tokio::test(flavor = "multi_thread")]
-async fn frozen_and_thawed() {
-    let world = World::new().await;
-    let breaks = async |world: &World| world.server.freeze();
-    outage("frozen", world, Told::Stalled, breaks, async |world| world.server.thaw()).await;
+/// X01, X02, X03, O04, E03, E04: a slow store is told from a failed one.
+async fn frozen_and_thawed(engine: Engine) {
+    let breaks = async |world: &World| world.server().freeze();
+    let repair = async |world: &World| world.server().thaw();
+    outage("frozen", World::new(engine).await, Told::Stalled, breaks, repair).await;
+}
+
+/// X01, X02, X03, O04, E03, E04: it can be asked, and takes no write.
+async fn read_only_and_writable(engine: Engine) {
+    let breaks = async |world: &World| read_only(world.server(), true);
+    let repair = async |world: &World| read_only(world.server(), false);
+    outage("read-only", World::new(engine).await, Told::Failed, breaks, repair).await;
+}
+
+fn read_only(server: Server<'_>, is_on: bool) {
+    match server {
+        Server::Postgres(server) => {
+            let setting = if is_on { "on" } else { "off" };
+            server.sql(&format!("ALTER SYSTEM SET default_transaction_read_only = {setting}"));
+            server.sql("SELECT pg_reload_conf()");
+        }
+        Server::Mysql(server) => drop(server.sql("", &format!("SET GLOBAL read_only = {}", u8::from(is_on)))),
+        // A master that lacks its replicas.
+        Server::Redis(server) => {
+            let replicas = if is_on { "1" } else { "0" };
+            server.command(&["CONFIG", "SET", "min-replicas-to-write", replicas]);
+        }
+    }
+}
+
+/// X01, X02, X03, O04, E03, E04: its password is another one, and its connections are ended.
+async fn locked_out_and_let_in(engine: Engine) {
+    let breaks = async |world: &World| password(world.server(), "another");
+    let repair = async |world: &World| password(world.server(), "gateway");
+    let server = started(engine);
+    let store = match server.server() {
+        server @ (Server::Postgres(_) | Server::Mysql(_)) => prepared(server),
+        Server::Redis(server) => {
+            server.command(&["ACL", "SETUSER", "gateway", "on", ">gateway", "~{gateway*", "+@all"]);
+            format!("{}?prefix=gateway", server.url_of("gateway:gateway@"))
+        }
+    };
+    let world = World::on(server, store, STORE_TIMEOUT).await;
+    outage("locked out", world, Told::Failed, breaks, repair).await;
+}
+
+fn password(server: Server<'_>, password: &str) {
+    match server {
+        Server::Postgres(server) => {
+            server.sql(&format!("ALTER ROLE gateway PASSWORD '{password}'"));
+            server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'gateway'");
+        }
+        Server::Mysql(server) => {
+            server.sql("", &format!("ALTER USER gateway IDENTIFIED BY '{password}'; KILL USER gateway"));
+        }
+        Server::Redis(server) => {
+            server.command(&["ACL", "SETUSER", "gateway", "resetpass", &format!(">{password}")]);
+            server.command(&["CLIENT", "KILL", "USER", "gateway"]);
+        }
+    }
+}
+
+/// X01, X02, X03, O04, E03, E04: there is no room for new records; what finds room in the pages that are there, or was reserved before,
+/// completes.
+async fn full_and_emptied(engine: Engine) {
+    const MEGABYTES: u32 = 24;
+    let server = started(engine);
+    let world = match server.server() {
+        Server::Postgres(postgres) => {
+            let disk = postgres.mount_disk(MEGABYTES);
+            postgres.sql(&format!("CREATE TABLESPACE small LOCATION '{}'", disk.display()));
+            let store = prepared(server.server());
+            postgres.sql("GRANT CREATE ON TABLESPACE small TO gateway; ALTER ROLE gateway SET default_tablespace = small");
+            World::on(server, store, STORE_TIMEOUT).await
+        }
+        Server::Mysql(mysql) => {
+            let store = mysql.url(mysql.mount_database(MEGABYTES));
+            World::on(server, store, STORE_TIMEOUT).await
+        }
+        Server::Redis(_) => World::with(server, STORE_TIMEOUT).await,
+    };
+    let filler = std::sync::Mutex::new(None);
+    let fill = async |world: &World| match world.server() {
+        Server::Postgres(server) => *filler.lock().unwrap() = Some(server.fill_disk()),
+        Server::Mysql(server) => *filler.lock().unwrap() = Some(server.fill_disk()),
+        Server::Redis(server) => drop(server.command(&["CONFIG", "SET", "maxmemory", "1"])),
+    };
+    let empty = async |world: &World| match world.server() {
+        Server::Postgres(_) | Server::Mysql(_) => {
+            std::fs::remove_file(filler.lock().unwrap().take().unwrap()).unwrap();
+        }
+        Server::Redis(server) => drop(server.command(&["CONFIG", "SET", "maxmemory", "0"])),
+    };
+    outage("full", world, Told::Full, fill, empty).await;
 }
 
 /// O04: a database that is slow is told from one that is away: requests are served, and the gateway is ready.
-#[tokio::test(flavor = "multi_thread")]
-async fn slow_and_quick() {
-    let (world, ()) = World::with(&[], Duration::from_secs(10), |_| {}).await;
+async fn slow_and_quick(engine: Engine) {
+    let world = World::shared(engine, Duration::from_secs(10)).await;
     world.wire.slow_down(Duration::from_millis(150));
     until("it is slow", async || world.gateway.readiness().await == (true, "slow".to_owned())).await;
     let answer = client::retry(world.gateway.address, "k", PATIENCE).await;
@@ -70,30 +156,28 @@ async fn slow_and_quick() {
     until("it is quick", async || world.gateway.readiness().await == (true, "ok".to_owned())).await;
 }
 
-/// X01, X02, X03, O04
-#[tokio::test(flavor = "multi_thread")]
-async fn read_only_and_writable() {
-    let world = World::new().await;
-    let breaks = async |world: &World| set(world, "default_transaction_read_only = on");
-    let repair = async |world: &World| set(world, "default_transaction_read_only = off");
-    outage("read-only", world, Told::Failed, breaks, repair).await;
-}
+on_every_server!({
+    stopped_and_started,
+    killed_and_started,
+    frozen_and_thawed,
+    read_only_and_writable,
+    locked_out_and_let_in,
+    full_and_emptied,
+    slow_and_quick,
+});
 
-fn set(world: &World, setting: &str) {
-    world.server.sql(&format!("ALTER SYSTEM SET {setting}"));
-    world.server.sql("SELECT pg_reload_conf()");
-}
-
-/// X01, X02, X03, O04: all connections are somebody else's.
+/// X01, X02, X03, O04: all connections are somebody else's. PostgreSQL's alone: a node on Redis has three connections for all time.
 #[tokio::test(flavor = "multi_thread")]
 async fn out_of_connections() {
     // All but those that are kept for superusers.
     const ALL: usize = 30;
     let settings = [("max_connections", "33"), ("superuser_reserved_connections", "3")];
-    let (world, ()) = World::with(&settings, STORE_TIMEOUT, |_| {}).await;
+    let server =
+        postgres::Server::start(&settings).unwrap_or_else(|reason| panic!("no PostgreSQL: {reason}"));
+    let world = World::with(Owned::Postgres(server), STORE_TIMEOUT).await;
     let hogs = std::sync::Mutex::new(Vec::new());
     let breaks = async |world: &World| {
-        let port = world.server.port();
+        let port = world.server().port();
         let url = format!("host=127.0.0.1 port={port} user=gateway password=gateway dbname=postgres");
         until("every connection is taken", async || {
             while let Ok((client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await {
@@ -103,29 +187,12 @@ async fn out_of_connections() {
             let sql =
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'onlyonce'";
             // Attempts that are about to be refused take a place too, also one of the superuser's: then it is tried again.
-            let ended = world.server.psql("postgres").args(["-c", sql]).output().unwrap();
+            let ended = world.postgres().psql("postgres").args(["-c", sql]).output().unwrap();
             ended.status.success() && hogs.lock().unwrap().len() == ALL
         })
         .await;
     };
     outage("out of connections", world, Told::Failed, breaks, async |_| hogs.lock().unwrap().clear()).await;
-}
-
-/// X01, X02, X03, O04
-#[tokio::test(flavor = "multi_thread")]
-async fn out_of_disk() {
-    let (world, _) = World::with(&[], STORE_TIMEOUT, |server| {
-        let disk = server.mount_disk(24);
-        server.sql(&format!("CREATE TABLESPACE small LOCATION '{}'", disk.display()));
-        server.sql(
-            "GRANT CREATE ON TABLESPACE small TO gateway; ALTER ROLE gateway SET default_tablespace = small",
-        );
-    })
-    .await;
-    let filler = std::sync::Mutex::new(None);
-    let breaks = async |world: &World| *filler.lock().unwrap() = Some(world.server.fill_disk());
-    let repair = async |_: &World| std::fs::remove_file(filler.lock().unwrap().take().unwrap()).unwrap();
-    outage("out of disk", world, Told::Full, breaks, repair).await;
 }
 
 /// Serves, breaks, refuses, repairs, serves; then everything is judged.

@@ -1,9 +1,10 @@
-//! The setup of an outage test: a database, a proxy in front of it, the gateway, the ledger.
+//! The setup of an outage test: a server, a proxy in front of it, the gateway, the ledger.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce_testkit::engines::postgres::{Owned, Server};
+use onlyonce_testkit::engines::postgres;
+use onlyonce_testkit::engines::server::{Engine, Owned, Server};
 use onlyonce_testkit::wire::Wire;
 use tokio::time::{Instant, sleep};
 
@@ -19,37 +20,95 @@ pub(crate) struct World {
     pub(crate) gateway: Gateway,
     pub(crate) wire: Wire,
     pub(crate) ledger: Arc<Ledger>,
-    pub(crate) server: Owned,
+    /// The store's URL, past the proxy.
+    store: String,
+    server: Held,
+}
+
+enum Held {
+    /// For a test that breaks it.
+    Own(Owned),
+    /// That of this test run, for a test that breaks only the line to it.
+    Shared(Server<'static>),
 }
 
 impl World {
-    pub(crate) async fn new() -> Self {
-        Self::with(&[], STORE_TIMEOUT, |_| {}).await.0
+    pub(crate) async fn new(engine: Engine) -> Self {
+        Self::with(started(engine), STORE_TIMEOUT).await
     }
 
-    /// With these settings of the server, and something done to it before the gateway starts.
-    pub(crate) async fn with<T>(
-        settings: &[(&str, &str)],
-        store_timeout: Duration,
-        prepare: impl FnOnce(&Server) -> T,
-    ) -> (Self, T) {
-        let server = Server::start(settings).unwrap_or_else(|reason| panic!("no PostgreSQL: {reason}"));
-        // Nobody special: a superuser could use the connections that are kept for emergencies.
-        server
-            .sql("CREATE ROLE gateway LOGIN PASSWORD 'gateway'; CREATE SCHEMA gateway AUTHORIZATION gateway");
-        let prepared = prepare(&server);
-        let wire = Wire::to(server.port()).unwrap();
-        let store = format!("postgres://gateway:gateway@{}/postgres?schema=gateway", wire.address());
+    pub(crate) async fn with(server: Owned, store_timeout: Duration) -> Self {
+        let store = prepared(server.server());
+        Self::on(server, store, store_timeout).await
+    }
+
+    /// On a store of this URL, past the proxy.
+    pub(crate) async fn on(server: Owned, store: String, store_timeout: Duration) -> Self {
+        Self::of(Held::Own(server), store, store_timeout).await
+    }
+
+    /// On a server that is not the test's own.
+    pub(crate) async fn shared(engine: Engine, store_timeout: Duration) -> Self {
+        let server = engine.shared();
+        Self::of(Held::Shared(server), server.fresh_store(), store_timeout).await
+    }
+
+    async fn of(server: Held, store: String, store_timeout: Duration) -> Self {
+        let port = server.server().port();
+        let wire = Wire::to(port).unwrap();
         let ledger = Ledger::open().await;
-        let gateway = Gateway::start(&ledger, &store, store_timeout).await;
-        (Self { gateway, wire, ledger, server }, prepared)
+        let by_wire = store.replace(&format!("127.0.0.1:{port}"), &wire.address().to_string());
+        let gateway = Gateway::start(&ledger, &by_wire, store_timeout).await;
+        Self { gateway, wire, ledger, store, server }
     }
 
-    /// How many records with this key are in this state, as the database says.
+    pub(crate) fn server(&self) -> Server<'_> {
+        self.server.server()
+    }
+
+    /// For what only PostgreSQL can do.
+    pub(crate) fn postgres(&self) -> &postgres::Server {
+        let Server::Postgres(server) = self.server() else { panic!("this test is PostgreSQL's") };
+        server
+    }
+
+    /// How many records with this key are in this state, as the server says.
     pub(crate) fn stored(&self, key: &str, state: &str) -> usize {
-        let sql =
-            format!("SELECT count(*) FROM gateway.onlyonce_record WHERE key = '{key}' AND state = '{state}'");
-        self.server.sql(&sql).parse().unwrap()
+        self.server().records(&self.store, key, state)
+    }
+}
+
+impl Held {
+    fn server(&self) -> Server<'_> {
+        match self {
+            Self::Own(server) => server.server(),
+            Self::Shared(server) => *server,
+        }
+    }
+}
+
+pub(crate) fn started(engine: Engine) -> Owned {
+    engine.start().unwrap_or_else(|reason| panic!("no {}: {reason}", engine.name()))
+}
+
+/// A store for a user that is nobody special, by its URL. A superuser could use connections that are kept for emergencies, and write
+/// where it is read-only.
+pub(crate) fn prepared(server: Server<'_>) -> String {
+    match server {
+        Server::Postgres(server) => {
+            server.sql(
+                "CREATE ROLE gateway LOGIN PASSWORD 'gateway'; CREATE SCHEMA gateway AUTHORIZATION gateway",
+            );
+            format!("{}?schema=gateway", server.url_of("gateway:gateway", "postgres"))
+        }
+        Server::Mysql(server) => {
+            server.sql("", "CREATE DATABASE gateway");
+            server.sql("", "CREATE USER gateway IDENTIFIED BY 'gateway'");
+            server.sql("", "GRANT ALL ON gateway.* TO gateway");
+            server.url_of("gateway:gateway", "gateway")
+        }
+        // A user would be gone with a restart: Redis keeps users only in a file.
+        Server::Redis(server) => format!("{}?prefix=gateway", server.url()),
     }
 }
 
@@ -61,3 +120,29 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
         sleep(LOOK_EVERY).await;
     }
 }
+
+/// Makes tests of cases: of each, one on every server.
+macro_rules! on_every_server {
+    ($cases:tt) => {
+        crate::world::cases!(on_postgres Postgres $cases);
+        #[cfg(feature = "mysql")]
+        crate::world::cases!(on_mysql Mysql $cases);
+        #[cfg(feature = "redis")]
+        crate::world::cases!(on_redis Redis $cases);
+    };
+}
+
+macro_rules! cases {
+    ($module:ident $engine:ident { $($name:ident,)* }) => {
+        mod $module {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    super::$name(onlyonce_testkit::engines::server::Engine::$engine).await;
+                }
+            )*
+        }
+    };
+}
+
+pub(crate) use {cases, on_every_server};

@@ -76,6 +76,7 @@ impl<L> Queue<L> {
         }
     }
 
+    #[cfg(any(feature = "mysql", feature = "postgres", test))]
     pub(super) fn push(&mut self, id: Id, bytes: usize, load: L) {
         let entry = Entry { id: Some(id), bytes, load };
         match self.behind.get_mut(&id) {
@@ -88,6 +89,7 @@ impl<L> Queue<L> {
     }
 
     /// Queues an entry without an order: it waits only for a slot.
+    #[cfg(any(feature = "postgres", feature = "redis", test))]
     pub(super) fn push_free(&mut self, bytes: usize, load: L) {
         self.ready.push_back(Entry { id: None, bytes, load });
     }

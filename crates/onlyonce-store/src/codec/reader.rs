@@ -9,16 +9,16 @@ use http::{HeaderName, HeaderValue};
 
 const NANOS_PER_SEC: u32 = 1_000_000_000;
 
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(blob: &'a [u8]) -> Self {
+    pub(crate) fn new(blob: &'a [u8]) -> Self {
         Self { rest: blob }
     }
 
-    pub(super) fn end(&self) -> Result<(), Error> {
+    pub(crate) fn end(&self) -> Result<(), Error> {
         match self.rest.len() {
             0 => Ok(()),
             more => Err(corrupt(&format!("has {more} bytes after its end"))),
@@ -31,11 +31,20 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    pub(super) fn byte(&mut self, what: &str) -> Result<u8, Error> {
+    pub(crate) fn byte(&mut self, what: &str) -> Result<u8, Error> {
         Ok(self.take(1, what)?[0])
     }
 
-    pub(super) fn flag(&mut self, what: &str) -> Result<bool, Error> {
+    /// The version, which must be this.
+    #[cfg(any(feature = "dynamodb", feature = "redis"))]
+    pub(crate) fn version(&mut self, version: u8) -> Result<(), Error> {
+        match self.byte("version")? {
+            read if read == version => Ok(()),
+            other => Err(unknown_tag("version", other)),
+        }
+    }
+
+    pub(crate) fn flag(&mut self, what: &str) -> Result<bool, Error> {
         match self.byte(what)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -43,7 +52,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn integer<T: TryFrom<u64>>(&mut self, what: &str) -> Result<T, Error> {
+    pub(crate) fn integer<T: TryFrom<u64>>(&mut self, what: &str) -> Result<T, Error> {
         let integer = self.varint(what)?;
         T::try_from(integer)
             .map_err(|_| corrupt(&format!("has {integer} for its {what}, which is out of range")))
@@ -67,31 +76,31 @@ impl<'a> Reader<'a> {
         Err(corrupt(&format!("has a malformed integer in its {what}")))
     }
 
-    pub(super) fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Error> {
+    pub(crate) fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Error> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N, what)?);
         Ok(array)
     }
 
-    fn bytes(&mut self, what: &str) -> Result<&'a [u8], Error> {
+    pub(crate) fn bytes(&mut self, what: &str) -> Result<&'a [u8], Error> {
         let length = self.integer(what)?;
         self.take(length, what)
     }
 
-    pub(super) fn shared_bytes(&mut self, what: &str) -> Result<Bytes, Error> {
+    pub(crate) fn shared_bytes(&mut self, what: &str) -> Result<Bytes, Error> {
         self.bytes(what).map(Bytes::copy_from_slice)
     }
 
-    pub(super) fn text(&mut self, what: &str) -> Result<&'a str, Error> {
+    pub(crate) fn text(&mut self, what: &str) -> Result<&'a str, Error> {
         let bytes = self.bytes(what)?;
         str::from_utf8(bytes).map_err(|error| corrupt(&format!("has no text in its {what}")).because(error))
     }
 
-    pub(super) fn shared_text(&mut self, what: &str) -> Result<Arc<str>, Error> {
+    pub(crate) fn shared_text(&mut self, what: &str) -> Result<Arc<str>, Error> {
         self.text(what).map(Arc::from)
     }
 
-    pub(super) fn option<T>(
+    pub(crate) fn option<T>(
         &mut self,
         what: &str,
         read: impl FnOnce(&mut Self) -> Result<T, Error>,
@@ -99,7 +108,7 @@ impl<'a> Reader<'a> {
         self.flag(what)?.then(|| read(self)).transpose()
     }
 
-    pub(super) fn span(&mut self, what: &str) -> Result<Duration, Error> {
+    pub(crate) fn span(&mut self, what: &str) -> Result<Duration, Error> {
         let secs = self.integer(what)?;
         let nanos = self.integer(what)?;
         if nanos >= NANOS_PER_SEC {
@@ -108,7 +117,7 @@ impl<'a> Reader<'a> {
         Ok(Duration::new(secs, nanos))
     }
 
-    pub(super) fn header(&mut self) -> Result<(HeaderName, HeaderValue), Error> {
+    pub(crate) fn header(&mut self) -> Result<(HeaderName, HeaderValue), Error> {
         let name = HeaderName::from_lowercase(self.bytes("header name")?)
             .map_err(|error| corrupt("has an invalid header name").because(error))?;
         let value = HeaderValue::from_bytes(self.bytes("header value")?)
@@ -117,7 +126,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub(super) fn unknown_tag(what: &str, tag: u8) -> Error {
+pub(crate) fn unknown_tag(what: &str, tag: u8) -> Error {
     corrupt(&format!("has the unknown tag {tag} for its {what}"))
 }
 
@@ -125,7 +134,7 @@ fn cut_short(what: &str) -> Error {
     corrupt(&format!("is cut short in its {what}"))
 }
 
-fn corrupt(how: &str) -> Error {
+pub(crate) fn corrupt(how: &str) -> Error {
     let message = format!("column \"rest\" {how}; restore the record from a backup, or forget its key");
     Error::new(ErrorKind::Corrupt, message)
 }

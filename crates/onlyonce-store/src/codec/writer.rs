@@ -5,29 +5,38 @@ use std::time::Duration;
 /// Enough for most, so that they take one allocation.
 const CAPACITY: usize = 128;
 
-pub(super) struct Writer(Vec<u8>);
+pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    pub(super) fn new(version: u8) -> Self {
+    pub(crate) fn new(version: u8) -> Self {
         let mut out = Vec::with_capacity(CAPACITY);
         out.push(version);
         Self(out)
     }
 
-    pub(super) fn finish(self) -> Vec<u8> {
+    /// Behind what stands there already.
+    #[cfg(feature = "redis")]
+    pub(crate) fn after(parts: &[&[u8]], version: u8) -> Self {
+        let mut out = Vec::with_capacity(parts.iter().map(|part| part.len()).sum::<usize>() + 2 * CAPACITY);
+        parts.iter().for_each(|part| out.extend_from_slice(part));
+        out.push(version);
+        Self(out)
+    }
+
+    pub(crate) fn finish(self) -> Vec<u8> {
         self.0
     }
 
-    pub(super) fn byte(&mut self, byte: u8) {
+    pub(crate) fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
 
-    pub(super) fn flag(&mut self, flag: bool) {
+    pub(crate) fn flag(&mut self, flag: bool) {
         self.byte(flag.into());
     }
 
     /// Seven bits a byte, the lowest first; the eighth says that more follow.
-    pub(super) fn integer(&mut self, mut integer: u64) {
+    pub(crate) fn integer(&mut self, mut integer: u64) {
         while integer >= 0x80 {
             self.byte(low_bits(integer) | 0x80);
             integer >>= 7;
@@ -36,27 +45,27 @@ impl Writer {
     }
 
     /// Bytes of a fixed length.
-    pub(super) fn array(&mut self, array: &[u8]) {
+    pub(crate) fn array(&mut self, array: &[u8]) {
         self.0.extend_from_slice(array);
     }
 
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.integer(bytes.len() as u64);
         self.0.extend_from_slice(bytes);
     }
 
-    pub(super) fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         self.bytes(text.as_bytes());
     }
 
-    pub(super) fn option<T>(&mut self, option: Option<T>, write: impl FnOnce(&mut Self, T)) {
+    pub(crate) fn option<T>(&mut self, option: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.flag(option.is_some());
         if let Some(value) = option {
             write(self, value);
         }
     }
 
-    pub(super) fn span(&mut self, span: Duration) {
+    pub(crate) fn span(&mut self, span: Duration) {
         self.integer(span.as_secs());
         self.integer(span.subsec_nanos().into());
     }

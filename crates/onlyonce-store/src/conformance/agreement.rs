@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onlyonce_core::key::Key;
-use onlyonce_core::record::{Draft, Id, Revision, Seen, State, StateName, StateSet};
+use onlyonce_core::record::{Draft, Id, Revision, Seen, Source, State, StateName, StateSet};
 use onlyonce_core::time::{Timestamp, When};
 
 use super::random::Random;
@@ -37,6 +37,10 @@ pub async fn random_operations_agree_with_memory(store: Shared) {
             _ => pair.reap().await,
         }
     }
+    // Chance may have left nothing to erase or to reap at those moments. Here there surely is something.
+    pair.expire_all(&mut random).await;
+    pair.erase([1; 32]).await;
+    pair.reap().await;
 }
 
 fn random_states(random: &mut Random) -> StateSet {
@@ -100,7 +104,7 @@ impl Pair {
             scope: random.one_in(2).then(|| random.pick(&[[1; 32], [2; 32]])),
             dead_letter: random.one_in(6),
             search: random.one_in(3).then(|| self.search(random)),
-            order: random.pick(&[Order::Any, Order::Due, Order::UnknownSince]),
+            order: random.pick(&[Order::Any, Order::Due, Order::UnknownSince, Order::PendingSince]),
             ..everything(usize::try_from(random.below(IDS) + 1).expect("small"))
         };
         let (engine, memory) =
@@ -137,6 +141,21 @@ impl Pair {
         }
         for (id, ..) in &self.ids {
             self.load(*id).await;
+        }
+    }
+
+    /// Writes every record as completed an hour ago.
+    async fn expire_all(&mut self, random: &mut Random) {
+        for (id, in_scope, key) in self.ids.clone() {
+            let mut next = self.draft(in_scope, &key, random);
+            (next.evidence, next.accepted) = (None, None);
+            let expires_at = When::At(before(self.base, HOUR));
+            next.state = State::Completed { response: None, by: Source::Attempt, expires_at };
+            let expected = load(&self.memory, id).await.map(|seen| seen.revision);
+            let change = change(expected, next.clone());
+            self.written.insert(change.revision, next);
+            let (engine, memory) = self.swap_both(id, change).await;
+            assert!(matches!((engine, memory), (Swapped::Applied(_), Swapped::Applied(_))));
         }
     }
 

@@ -9,8 +9,8 @@ use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::history::{Entry, History, Said, What};
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Asking, Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State, Terms,
-    Token, Verdict,
+    Accepted, Asking, Calling, Draft, Effects, Evidence, Progress, Reason, Record, Response, Source, State,
+    Terms, Token, TraceId, Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
@@ -73,12 +73,18 @@ impl Random {
             written_at: When::WRITE,
             progress: self.progress(),
             evidence: None,
+            accepted: None,
             history: self.history(),
+            trace: self.option(|random| TraceId(random.array())),
             state: self.state(),
         });
-        // Evidence of a running attempt is not kept once the record is completed.
+        // Neither evidence of a running attempt nor an acceptance is kept once the record is completed.
         if !matches!(draft.state, State::Completed { .. }) {
             draft.evidence = self.option(Self::evidence);
+            draft.accepted = self.option(|random| Accepted {
+                until: Timestamp::from_micros(1_700_000_000_000_000 + i64::from(random.u32())),
+                pause_max: random.span(),
+            });
         }
         draft
     }
@@ -162,7 +168,11 @@ impl Random {
                 by: self.source(),
                 expires_at: self.moment(),
             },
-            3 => State::Retryable { retry_after: self.option(Self::span), expires_at: self.moment() },
+            3 => State::Retryable {
+                retry_after: self.option(Self::span),
+                expires_at: self.moment(),
+                stuck_since: self.option(Self::stamp),
+            },
             _ => State::Unknown {
                 reason: self.reason(),
                 since: self.stamp(),
@@ -210,6 +220,7 @@ impl Random {
             Reason::Said,
             Reason::Stopped,
             Reason::DownstreamForgot,
+            Reason::Changed,
         ])
     }
 

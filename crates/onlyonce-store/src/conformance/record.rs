@@ -9,7 +9,8 @@ use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::history::{self, Entry, History, Said, What};
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Asking, Calling, Draft, Effects, Evidence, Id, Progress, Reason, Response, Source, State, Token, Verdict,
+    Accepted, Asking, Calling, Draft, Effects, Evidence, Id, Progress, Reason, Response, Source, State,
+    Token, Verdict,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
@@ -128,6 +129,10 @@ fn samples() -> Vec<Draft> {
     };
     let verdict = Verdict::Happened(Some(response.clone()));
     full.evidence = Some(Box::new(evidence(verdict)));
+    full.accepted = Some(Accepted {
+        until: Timestamp::from_micros(1_700_000_000_000_013),
+        pause_max: Duration::from_secs(300),
+    });
     full.terms.reconcile_first = Some(Duration::from_millis(1_001));
     full.history = history();
     let (_, mut bare) = draft("k", State::Pending { expires_at: When::AfterWrite(Duration::from_micros(7)) });
@@ -138,8 +143,12 @@ fn samples() -> Vec<Draft> {
         State::Running { lapses_at: at(5) },
         State::Completed { response: Some(response), by: Source::Operator, expires_at: at(6) },
         State::Completed { response: None, by: Source::Probe, expires_at: When::WRITE },
-        State::Retryable { retry_after: Some(Duration::from_millis(1_500)), expires_at: at(7) },
-        State::Retryable { retry_after: None, expires_at: at(8) },
+        State::Retryable {
+            retry_after: Some(Duration::from_millis(1_500)),
+            expires_at: at(7),
+            stuck_since: None,
+        },
+        State::Retryable { retry_after: None, expires_at: at(8), stuck_since: None },
         State::Unknown {
             reason: Reason::Status(504),
             since: at(9),
@@ -165,9 +174,9 @@ fn samples() -> Vec<Draft> {
         Verdict::DidNotHappen { never_will: false },
         Verdict::StillUnknown,
     ];
-    // Evidence of a running attempt is not kept once the record is completed.
+    // Neither evidence of a running attempt nor an acceptance is kept once the record is completed.
     let of_state = states.map(|state| match state {
-        State::Completed { .. } => Draft { state, evidence: None, ..Draft::clone(&full) },
+        State::Completed { .. } => Draft { state, evidence: None, accepted: None, ..Draft::clone(&full) },
         State::Pending { .. } | State::Running { .. } | State::Retryable { .. } | State::Unknown { .. } => {
             Draft { state, ..Draft::clone(&full) }
         }

@@ -10,7 +10,7 @@ use super::world::{
     HOUR, MOMENT, Shared, before, completed, draft, draft_in, due, everything, ids, insert, list, look, now,
     of_state, pending, retryable, running, scope, unknown, wait_until, write,
 };
-use crate::{Count, Cursor, ErrorKind, Order, Page, Query};
+use crate::{Count, Cursor, ErrorKind, Order, Page, Query, Search};
 
 const LATER: When = When::AfterWrite(HOUR);
 
@@ -174,6 +174,31 @@ pub async fn unknown_records_come_oldest_first(store: Shared) {
     assert_eq!(ids(&store.scan(first).await.expect("a page").records), expected[1..2]);
 }
 
+/// O02: what was accepted and has not begun, the oldest first, in whatever order it was written.
+pub async fn pending_records_come_oldest_first(store: Shared) {
+    let now = now(&store).await;
+    let mut expected = Vec::new();
+    for (number, seconds) in [30_u64, 10, 20, 20, 40].into_iter().enumerate() {
+        let (id, mut draft) = draft(&number.to_string(), pending(LATER));
+        let created_at = before(now, Duration::from_secs(seconds));
+        draft.created_at = When::At(created_at);
+        expected.push((created_at, id));
+        insert(&store, (id, draft)).await;
+        insert(&store, draft_in(scope(2), &number.to_string(), running(LATER))).await;
+    }
+    expected.sort_unstable();
+    let expected: Vec<Id> = expected.into_iter().map(|(_, id)| id).collect();
+    for limit in [1, 2, 100] {
+        for scope in [None, Some([1; 32])] {
+            let query = Query { scope, ..Query::pending_since(limit) };
+            assert_eq!(ids(&list(&store, query).await), expected, "pages of {limit} in {scope:?}");
+        }
+    }
+    let seen = look(&store, expected[0]).await;
+    write(&store, expected[0], &seen, draft("4", running(LATER)).1).await;
+    assert_eq!(ids(&store.scan(Query::pending_since(1)).await.expect("a page").records), expected[1..2]);
+}
+
 /// E07
 pub async fn a_listing_by_route_shows_that_route_only(store: Shared) {
     for (number, route) in [Some("POST /a"), Some("POST /b"), None].into_iter().enumerate() {
@@ -189,9 +214,31 @@ pub async fn a_listing_by_route_shows_that_route_only(store: Shared) {
     }
 }
 
+/// O01: what an engine keeps of expired records, by pages and with every filter; what stands in the store is not among it.
+pub async fn the_archive_is_listed(store: Shared) {
+    let keys = ["a", "b", "c"];
+    let mut expected = Vec::new();
+    for key in keys {
+        let (id, draft) = draft(key, completed(When::WRITE));
+        expected.push(id);
+        insert(&store, (id, draft)).await;
+    }
+    insert(&store, draft_in(scope(2), "d", completed(When::WRITE))).await;
+    store.reap(100).await.expect("an answer");
+    insert(&store, draft("a", completed(LATER))).await;
+    let is_kept = !store.archived(expected[0], 1).await.expect("an answer").unwrap_or_default().is_empty();
+    let query = Query { order: Order::Archived, scope: Some([1; 32]), ..everything(2) };
+    let mut found = ids(&list(&store, query.clone()).await);
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(found, if is_kept { expected } else { Vec::new() });
+    let one = Query { search: Some(Search::new("b")), ..query };
+    assert_eq!(list(&store, one).await.len(), usize::from(is_kept));
+}
+
 /// E07: also if it cannot have been made from a cursor of this engine.
 pub async fn a_cursor_of_somebody_elses_is_refused(store: Shared) {
-    for order in [Order::Any, Order::Due, Order::UnknownSince] {
+    for order in [Order::Any, Order::Due, Order::UnknownSince, Order::PendingSince, Order::Archived] {
         let after = Some(Cursor(Box::from(&b"?"[..])));
         let error = store.scan(Query { order, after, ..everything(1) }).await.expect_err("it is no cursor");
         assert_eq!(error.kind(), ErrorKind::Other, "{error}");
@@ -201,6 +248,9 @@ pub async fn a_cursor_of_somebody_elses_is_refused(store: Shared) {
 /// E07
 pub async fn an_empty_store_has_one_empty_page(store: Shared) {
     for query in [everything(10), due(10), of_state(StateName::Running, 10)] {
-        assert_eq!(store.scan(query).await.expect("an answer"), Page { records: Vec::new(), next: None });
+        assert_eq!(
+            store.scan(query).await.expect("an answer"),
+            Page { records: Vec::new(), unreadable: Vec::new(), next: None }
+        );
     }
 }

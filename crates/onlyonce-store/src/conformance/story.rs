@@ -46,6 +46,7 @@ fn ask(seen: Option<&Seen>, policy: &Policy, token: Token, admission: Admission)
         policy,
         token,
         admission,
+        trace: None,
     };
     decide(seen, &request)
 }
@@ -224,12 +225,12 @@ pub async fn accepted_work_is_claimed_once(store: Shared) {
 async fn claim(store: Shared, all_have_looked: Arc<Barrier>) -> bool {
     let seen = look(&store, id()).await;
     all_have_looked.wait().await;
-    let claim = machine::claim(&seen, mint_token()).expect("it was pending when we looked");
+    let claim = machine::claim(&seen, mint_token(), HOUR).expect("it was pending when we looked");
     match swap(&store, id(), change(Some(seen.revision), claim)).await {
         Swapped::Applied(_) => true,
         Swapped::Lost(current) => {
             let current = current.expect("nobody deletes it");
-            assert_eq!(machine::claim(&current, mint_token()), None, "another has it");
+            assert_eq!(machine::claim(&current, mint_token(), HOUR), None, "another has it");
             false
         }
     }

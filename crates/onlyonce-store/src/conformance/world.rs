@@ -92,7 +92,9 @@ pub(super) fn draft_in(scope: Scope, key: &str, state: State<When>) -> (Id, Box<
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        accepted: None,
         history: History::default(),
+        trace: None,
         state,
     });
     (id, draft)
@@ -111,7 +113,7 @@ pub(super) fn completed(expires_at: When) -> State<When> {
 }
 
 pub(super) fn retryable(expires_at: When) -> State<When> {
-    State::Retryable { retry_after: None, expires_at }
+    State::Retryable { retry_after: None, expires_at, stuck_since: None }
 }
 
 pub(super) fn unknown(ask_at: Option<When>) -> State<When> {

@@ -90,10 +90,15 @@ fn written(row: &Row) -> Result<(Place, Written), Error> {
 
 /// Deletes up to `limit` entries that are older than `age`, and returns how many.
 pub(super) async fn reap(pool: &Pool, age: Duration, limit: usize) -> Result<usize, Error> {
+    older(pool, Verb::DeleteEntries, age, limit).await
+}
+
+/// Runs a statement on up to `limit` rows that are older than `age`, and returns how many.
+pub(super) async fn older(pool: &Pool, verb: Verb, age: Duration, limit: usize) -> Result<usize, Error> {
     if age > AGE_MAX {
         return Ok(0);
     }
-    in_batches(pool, Verb::DeleteEntries, &Span::at_most(age), limit).await
+    in_batches(pool, verb, &Span::at_most(age), limit).await
 }
 
 /// Takes keys and labels out of the entries of a scope.

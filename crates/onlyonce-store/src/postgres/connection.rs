@@ -22,6 +22,8 @@ use tokio_postgres::{
 use super::row::{Swap, Values};
 use super::statement::Verb;
 use super::url::Database;
+use crate::accepted::Request;
+use crate::sql::Sealing;
 
 /// The server function that warns when the wait for the standby was cancelled. The message itself is translated.
 const GAVE_UP_ON_STANDBY: &str = "SyncRepWaitForLSN";
@@ -71,8 +73,31 @@ impl Connection {
         self.client.query(&statement, parameters).await
     }
 
+    /// Runs two statements in one transaction and returns the rows of the first. They are sent together; where the first
+    /// fails, the server refuses the second and rolls back.
+    pub(super) async fn query_two(&self, statements: [(Verb, Parameters<'_>); 2]) -> Result<Vec<Row>, Error> {
+        let [(first, of_first), (second, of_second)] = statements;
+        let (prepared, then) = (self.prepare(first).await?, self.prepare(second).await?);
+        let (begun, rows, done, committed) = tokio::join!(
+            self.client.batch_execute("BEGIN"),
+            self.client.query(&prepared, of_first),
+            self.client.query(&then, of_second),
+            self.client.batch_execute("COMMIT"),
+        );
+        begun?;
+        let rows = rows?;
+        done?;
+        committed?;
+        Ok(rows)
+    }
+
     /// Runs a batch and returns its rows: inserts and updates are sent together and committed in one transaction.
     pub(super) async fn query_batch(&self, inserts: &[&Swap], updates: &[&Swap]) -> Result<Vec<Row>, Error> {
+        let changed = |swap: &&&Swap| swap.with.request != Request::Keep;
+        let requests: Vec<&Swap> = inserts.iter().chain(updates).filter(changed).copied().collect();
+        if !requests.is_empty() {
+            return self.query_with_requests(inserts, updates, &requests).await;
+        }
         if updates.is_empty() {
             return self.query_many(Verb::InsertMany, inserts).await;
         }
@@ -95,7 +120,63 @@ impl Connection {
         Ok(rows)
     }
 
+    /// The same, with what becomes of the requests of accepted work. Those of swaps that are lost stay as they are: a request
+    /// is changed where its record has the revision of its swap.
+    async fn query_with_requests(
+        &self,
+        inserts: &[&Swap],
+        updates: &[&Swap],
+        requests: &[&Swap],
+    ) -> Result<Vec<Row>, Error> {
+        for verb in [Verb::InsertMany, Verb::UpdateMany, Verb::PutRequests, Verb::DropRequests] {
+            self.prepare(verb).await?;
+        }
+        let (begun, inserted, updated, put, dropped, committed) = tokio::join!(
+            self.client.batch_execute("BEGIN"),
+            self.query_many(Verb::InsertMany, inserts),
+            self.query_many(Verb::UpdateMany, updates),
+            self.put_requests(requests),
+            self.drop_requests(requests),
+            self.client.batch_execute("COMMIT"),
+        );
+        begun?;
+        let mut rows = inserted?;
+        rows.extend(updated?);
+        put?;
+        dropped?;
+        committed?;
+        Ok(rows)
+    }
+
+    async fn put_requests(&self, swaps: &[&Swap]) -> Result<(), Error> {
+        let (mut ids, mut revisions, mut requests, mut keys) = (vec![], vec![], vec![], vec![]);
+        for swap in swaps {
+            if let Request::Put(request) = &swap.with.request {
+                ids.push(&swap.id.0[..]);
+                revisions.push(swap.revision);
+                requests.push(&request[..]);
+                keys.push(swap.sealing.as_deref().and_then(Sealing::request_key));
+            }
+        }
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.query(Verb::PutRequests, &[&ids, &revisions, &requests, &keys]).await.map(drop)
+    }
+
+    async fn drop_requests(&self, swaps: &[&Swap]) -> Result<(), Error> {
+        let dropped = swaps.iter().filter(|swap| swap.with.request == Request::Drop);
+        let (ids, revisions): (Vec<_>, Vec<_>) = dropped.map(|swap| (&swap.id.0[..], swap.revision)).unzip();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.query(Verb::DropRequests, &[&ids, &revisions]).await.map(drop)
+    }
+
     async fn query_many(&self, verb: Verb, swaps: &[&Swap]) -> Result<Vec<Row>, Error> {
+        if swaps.is_empty() {
+            return Ok(Vec::new());
+        }
         let statement = self.prepare(verb).await?;
         let values: Vec<_> = swaps.iter().map(|swap| Values::of(swap)).collect();
         let rows: Vec<_> = values.iter().map(Values::parameters).collect();

@@ -1,44 +1,15 @@
 //! PostgreSQL's errors, with their kind, what they mean for a write, and a remedy.
 
 use std::error::Error as StdError;
-use std::fmt;
 use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
 use super::url::Database;
-use crate::{Error, ErrorKind};
-
-/// An error that can be cloned: all callers of a batch get it.
-#[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub(super) kind: ErrorKind,
-    /// What the failed statement wrote.
-    pub(super) left: Left,
-    /// Whether nothing was certainly written, also if the connection was lost.
-    wrote_nothing: bool,
-    message: String,
-}
-
-/// What a failed statement has written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    /// Nothing: another transaction holds a lock on the row.
-    Busy,
-    /// Nothing: it conflicted with another transaction, and may be retried.
-    Again,
-    /// Nothing: the server refused it.
-    Nothing,
-    /// Unknown; the connection is not used again.
-    Doubt,
-}
+use crate::ErrorKind;
+pub(super) use crate::failure::{Failure, Left};
 
 impl Failure {
-    /// An error after which nothing was written, since we or the server refused.
-    pub(super) fn refused(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, left: Left::Nothing, wrote_nothing: true, message: message.into() }
-    }
-
     /// An error after which it is unknown what was written.
     pub(super) fn doubt(database: &Database, what: &str) -> Self {
         let message = format!("PostgreSQL at {}: {what}", database.shown);
@@ -48,7 +19,7 @@ impl Failure {
     pub(super) fn late(database: &Database, after: Duration) -> Self {
         Self::doubt(
             database,
-            &format!("no answer within {} ms; see whether it is overloaded", after.as_millis()),
+            &format!("no answer within {} ms; check whether it is overloaded", after.as_millis()),
         )
     }
 
@@ -65,28 +36,6 @@ impl Failure {
         // An error about the statement rolls back its transaction; one that ends the connection may come after the commit.
         let wrote_nothing = left != Left::Doubt || *code == SqlState::READ_ONLY_SQL_TRANSACTION;
         Self { kind, left, wrote_nothing, message }
-    }
-
-    /// The same for a statement that was never sent, since there was no connection.
-    pub(super) fn before_sending(self) -> Self {
-        Self { wrote_nothing: true, ..self }
-    }
-
-    pub(super) fn error(&self) -> Error {
-        let error = Error::new(self.kind, self.message.clone());
-        if self.wrote_nothing { error.having_written_nothing() } else { error }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        failure.error()
     }
 }
 
@@ -109,20 +58,20 @@ fn chain(error: &tokio_postgres::Error) -> String {
 fn without_code(error: &tokio_postgres::Error) -> (ErrorKind, &'static str) {
     let told = chain(error);
     if told.contains("certificate") || told.contains("UnknownIssuer") {
-        let remedy = "name the authority that signed its certificate with sslrootcert=FILE, and the host that the \
+        let remedy = "give the authority that signed its certificate with sslrootcert=FILE, and use the host name that the \
                       certificate is for";
         return (ErrorKind::Misconfigured, remedy);
     }
     if told.contains("does not support TLS") {
         return (
             ErrorKind::Misconfigured,
-            "switch ssl on there, or write sslmode=disable on a network you trust",
+            "enable ssl on the server, or write sslmode=disable on a network you trust",
         );
     }
     if told.contains("authentication") || told.contains("password missing") {
-        return (ErrorKind::Misconfigured, "give the URL a user and a password that the server takes");
+        return (ErrorKind::Misconfigured, "use a user and a password that the server accepts");
     }
-    (ErrorKind::Unavailable, "see that it runs and can be reached from here")
+    (ErrorKind::Unavailable, "check that it runs and can be reached from here")
 }
 
 /// The codes of <https://www.postgresql.org/docs/current/errcodes-appendix.html> that a store meets.
@@ -135,53 +84,57 @@ fn judge(code: &SqlState, database: &Database) -> (ErrorKind, Left, String) {
         "40003" => (
             Unavailable,
             Left::Doubt,
-            "nobody knows whether it was committed, and it is looked at again".to_owned(),
+            "it is not known whether it was committed; the record is read again".to_owned(),
         ),
-        "40001" | "40P01" => (Unavailable, Left::Again, "it may be sent again".to_owned()),
+        // Of unique keys only that of a message which another relay has just claimed is not left to the statement itself.
+        "40001" | "40P01" | "23505" => (Unavailable, Left::Again, "it may be sent again".to_owned()),
         // Not a failure of the server: it must not count as one.
         "55P03" => {
             (Busy, Left::Busy, "another transaction holds the record; see pg_stat_activity".to_owned())
         }
-        "57014" => {
-            (Unavailable, Left::Nothing, "it took too long; see whether the server is overloaded".to_owned())
-        }
+        "57014" => (
+            Unavailable,
+            Left::Nothing,
+            "it took too long; check whether the server is overloaded".to_owned(),
+        ),
         "25006" => (
             Unavailable,
             Left::Doubt,
-            "it is read-only or in recovery; point the URL at the primary, or name all hosts in it"
-                .to_owned(),
+            "it is read-only or in recovery; use the primary's URL, or list all hosts in it".to_owned(),
         ),
-        "53100" => (
-            Unavailable,
-            Left::Nothing,
-            "free some space on its disk, and writes go on by themselves".to_owned(),
-        ),
+        "53100" => {
+            (Unavailable, Left::Nothing, "free some space on its disk; no restart is needed".to_owned())
+        }
         "53300" => (
             Unavailable,
             Left::Doubt,
             "raise max_connections, or give this node fewer connections".to_owned(),
         ),
         "28P01" | "28000" => {
-            (Misconfigured, Left::Doubt, format!("see the password of role \"{user}\", and pg_hba.conf"))
+            (Misconfigured, Left::Doubt, format!("check the password of role \"{user}\", and pg_hba.conf"))
         }
-        "3D000" => (Misconfigured, Left::Doubt, "create the database, or name one that is there".to_owned()),
+        "3D000" => (Misconfigured, Left::Doubt, "create the database, or use an existing one".to_owned()),
         "3F000" => {
-            (Misconfigured, Left::Nothing, format!("create schema \"{schema}\", or name one that is there"))
+            (Misconfigured, Left::Nothing, format!("create schema \"{schema}\", or use an existing one"))
         }
         "42501" => (
             Misconfigured,
             Left::Nothing,
-            format!("grant role \"{user}\" what docs/engines.md lists for schema \"{schema}\""),
+            format!(
+                "grant role \"{user}\" the privileges that docs/engines.md lists for schema \"{schema}\""
+            ),
         ),
         "42P01" | "42703" | "42883" => (
             Misconfigured,
             Left::Nothing,
             format!("schema \"{schema}\" lacks a migration; run \"onlyonce migrate\" as its owner"),
         ),
-        "22021" | "22P05" => {
-            (Other, Left::Nothing, "leave out what the server cannot hold as text, such as NUL".to_owned())
-        }
-        "23514" => (Other, Left::Nothing, "see what docs/engines.md asks of a message".to_owned()),
+        "22021" | "22P05" => (
+            Other,
+            Left::Nothing,
+            "leave out characters that the server cannot store as text, such as NUL".to_owned(),
+        ),
+        "23514" => (Other, Left::Nothing, "see docs/guide.md for what a message may contain".to_owned()),
         "XX001" | "XX002" => {
             (Corrupt, Left::Nothing, "the database is damaged; restore it from a backup".to_owned())
         }

@@ -19,6 +19,7 @@ use super::pool::{Asked, Pool};
 use super::row;
 use super::statement::Verb;
 use crate::hash::ById;
+use crate::seal::Keyring;
 use crate::{Error, ErrorKind};
 
 /// What a batch of reads returned for a record.
@@ -31,9 +32,13 @@ pub(super) enum Looked {
 }
 
 /// Reads all of these, each with its own answer.
-pub(super) async fn together(pool: &Pool, ids: Vec<Id>) -> Vec<Result<Looked, Error>> {
+pub(super) async fn together(
+    pool: &Pool,
+    keyring: Option<&Keyring>,
+    ids: Vec<Id>,
+) -> Vec<Result<Looked, Error>> {
     if let [id] = ids[..] {
-        return vec![alone(pool, id).await.map(Looked::Seen)];
+        return vec![alone(pool, keyring, id).await.map(Looked::Seen)];
     }
     let each_alone = |ids: &[Id]| ids.iter().map(|_| Ok(Looked::Alone)).collect();
     if !pool.doubts.are_settled() {
@@ -44,7 +49,8 @@ pub(super) async fn together(pool: &Pool, ids: Vec<Id>) -> Vec<Result<Looked, Er
         // The query may have opened a connection, which raises a doubt.
         Ok(_) if !pool.doubts.are_settled() => each_alone(&ids),
         Ok(rows) => {
-            let found: HashMap<Id, Looked, ById> = rows.iter().filter_map(found).collect();
+            let found: HashMap<Id, Looked, ById> =
+                rows.iter().filter_map(|row| found(row, keyring)).collect();
             let looked = |id: Id| found.get(&id).cloned().unwrap_or(Looked::Seen(None));
             ids.into_iter().map(|id| Ok(looked(id))).collect()
         }
@@ -53,8 +59,8 @@ pub(super) async fn together(pool: &Pool, ids: Vec<Id>) -> Vec<Result<Looked, Er
 }
 
 /// Reads one record by the plain statement.
-pub(super) async fn alone(pool: &Pool, id: Id) -> Result<Option<Seen>, Error> {
-    let read = |rows: &[Row]| rows.first().map(row::seen).transpose();
+pub(super) async fn alone(pool: &Pool, keyring: Option<&Keyring>, id: Id) -> Result<Option<Seen>, Error> {
+    let read = |rows: &[Row]| rows.first().map(|row| row::seen(row, keyring)).transpose();
     if pool.doubts.are_settled() {
         let rows = pool.query(Verb::Load, &[&&id.0[..]]).await?;
         // The query may have opened a connection, which raises a doubt.
@@ -72,8 +78,8 @@ pub(super) async fn alone(pool: &Pool, id: Id) -> Result<Option<Seen>, Error> {
 
 /// A row whose id cannot be read answers no read. A row that cannot be decoded, or is too large for a shared answer, is
 /// read alone, so that it does not affect others.
-fn found(row: &Row) -> Option<(Id, Looked)> {
-    let looked = row::seen(row).map_or(Looked::Alone, |seen| Looked::Seen(Some(seen)));
+fn found(row: &Row, keyring: Option<&Keyring>) -> Option<(Id, Looked)> {
+    let looked = row::seen(row, keyring).map_or(Looked::Alone, |seen| Looked::Seen(Some(seen)));
     Some((row::id(row).ok()?, looked))
 }
 

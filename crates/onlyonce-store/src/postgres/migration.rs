@@ -8,12 +8,13 @@
 //!    read the epoch again.
 //! 4. If everything is applied, nothing is written: a role that may only read and write rows is enough.
 //! 5. A released step is never edited; a change is a new step.
+//! 6. Functions are left out where the server cannot create them, and nodes serve as before (`examine.rs` says so).
 
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Transaction};
 
 use super::failure::Failure;
 use super::url::Database;
@@ -25,20 +26,32 @@ struct Step {
     sql: &'static str,
     /// A release must know the schema up to this number to use it.
     needs: i32,
+    makes: Makes,
+}
+
+/// What a step makes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Makes {
+    /// What nodes cannot do without.
+    Tables,
+    /// What only applications call.
+    Functions,
 }
 
 macro_rules! step {
-    ($number:literal, $name:literal, needs $needs:literal) => {
+    ($number:literal, $name:literal, needs $needs:literal, makes $makes:ident) => {
         Step {
             number: $number,
             name: $name,
             sql: include_str!(concat!("../migrations/postgres/", $name, ".sql")),
             needs: $needs,
+            makes: Makes::$makes,
         }
     };
 }
 
-const ALL: [Step; 1] = [step!(1, "0001-first", needs 1)];
+const ALL: [Step; 2] =
+    [step!(1, "0001-first", needs 1, makes Tables), step!(2, "0002-write-first", needs 1, makes Functions)];
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a handful of files")]
 const LATEST: i32 = ALL.len() as i32;
 
@@ -61,7 +74,7 @@ pub(super) async fn run(client: &mut Client, database: &Database) -> Result<(), 
             tokio::time::sleep(PAUSE).await;
         }
     }
-    Err(Failure::doubt(database, "others keep changing the schema; see what else migrates it"))
+    Err(Failure::doubt(database, "other processes keep changing the schema; find out what else migrates it"))
 }
 
 /// The current schema, and what is missing.
@@ -88,7 +101,7 @@ pub(super) fn check_release(database: &Database, needs: i32) -> Result<(), Failu
     }
     let (shown, schema) = (&database.shown, &database.schema);
     let message = format!(
-        "schema \"{schema}\" at {shown} was migrated by a newer release, which this one cannot work with; upgrade this \
+        "schema \"{schema}\" at {shown} was migrated by a newer release, which this release cannot use; upgrade this \
          node"
     );
     Err(Failure::refused(ErrorKind::Misconfigured, message))
@@ -124,7 +137,7 @@ async fn applied(client: &Client, database: &Database) -> Result<Vec<Applied>, F
     let applied = rows.iter().map(read).collect::<Result<_, _>>();
     applied.map_err(|error| {
         let message = format!(
-            "table \"onlyonce_migration\" in schema \"{}\" at {} is not ours: {error}; name another schema",
+            "table \"onlyonce_migration\" in schema \"{}\" at {} was not made by Onlyonce: {error}; use another schema",
             database.schema, database.shown
         );
         Failure::refused(ErrorKind::Misconfigured, message)
@@ -202,7 +215,7 @@ fn pending<'a>(
 fn newer(database: &Database, row: &Applied) -> Failure {
     let (shown, schema) = (&database.shown, &database.schema);
     let message = format!(
-        "schema \"{schema}\" at {shown} has migration \"{}\" of a newer release, which this one cannot work with; \
+        "schema \"{schema}\" at {shown} has migration \"{}\" of a newer release, which this release cannot use; \
          upgrade this node",
         row.name
     );
@@ -224,7 +237,7 @@ async fn apply(client: &mut Client, database: &Database, step: &Step) -> Result<
     if step.number == 1 {
         client.batch_execute(&filled(TABLE, database)).await?;
     }
-    let transaction = client.transaction().await?;
+    let mut transaction = client.transaction().await?;
     let checksum = checksum(step);
     let noted = transaction
         .execute(&filled(NOTE, database), &[&step.number, &step.name, &&checksum[..], &step.needs])
@@ -232,11 +245,39 @@ async fn apply(client: &mut Client, database: &Database, step: &Step) -> Result<
     if noted == 0 {
         return transaction.rollback().await;
     }
-    transaction.batch_execute(&filled(step.sql, database)).await?;
+    let sql = filled(step.sql, database);
+    match step.makes {
+        Makes::Tables => transaction.batch_execute(&sql).await?,
+        Makes::Functions => create_functions(&mut transaction, &sql).await?,
+    }
     failpoint!("postgres.migrate.before");
     let committed = transaction.commit().await;
     failpoint!("postgres.migrate.after");
     committed
+}
+
+/// Creates the functions, all of them or, where the server cannot, none.
+async fn create_functions(transaction: &mut Transaction<'_>, sql: &str) -> Result<(), tokio_postgres::Error> {
+    let savepoint = transaction.savepoint("functions").await?;
+    match savepoint.batch_execute(sql).await {
+        Ok(()) => savepoint.commit().await,
+        Err(error) if is_not_offered(&error) => {
+            tracing::warn!(%error, "the server cannot create the functions by which an application completes a request");
+            savepoint.rollback().await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the server does not know the language, the syntax, or a function or type that is used.
+fn is_not_offered(error: &tokio_postgres::Error) -> bool {
+    const CODES: [&SqlState; 4] = [
+        &SqlState::FEATURE_NOT_SUPPORTED,
+        &SqlState::SYNTAX_ERROR,
+        &SqlState::UNDEFINED_OBJECT,
+        &SqlState::UNDEFINED_FUNCTION,
+    ];
+    error.code().is_some_and(|code| CODES.contains(&code))
 }
 
 /// Whether another node ran the same step at the same time: the catalogue itself has unique keys.

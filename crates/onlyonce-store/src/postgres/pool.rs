@@ -83,6 +83,8 @@ pub(super) struct Pool {
 pub(super) enum Asked<'a> {
     /// A statement, on a connection from the pool.
     Statement(Verb, Parameters<'a>),
+    /// Two statements in one transaction, sent together; the rows of the first.
+    Two([(Verb, Parameters<'a>); 2]),
     /// A record and what is attached to it, in one transaction.
     WithAttached(&'a Swap),
     /// A batch, on the pipeline. Inserts and updates are each sorted by id.
@@ -152,6 +154,11 @@ impl Pool {
                 let answer = taken.connection.query(verb, parameters).await;
                 self.finish(taken, answer)
             }
+            Asked::Two(statements) => {
+                let taken = self.take().await?;
+                let answer = taken.connection.query_two(statements).await;
+                self.finish(taken, answer)
+            }
             Asked::WithAttached(swap) => {
                 let mut taken = self.take().await?;
                 let answer = write::in_own_transaction(&mut taken.connection, swap).await;
@@ -181,7 +188,7 @@ impl Pool {
             Ok(_) if connection.is_in_doubt() => {
                 self.doubts.raise();
                 let what =
-                    "the standby did not confirm the commit in time; see that it runs and can be reached";
+                    "the standby did not confirm the commit in time; check that it runs and can be reached";
                 return Err(Failure::doubt(&self.database, what));
             }
             Ok(_) | Err(_) => {}
@@ -300,7 +307,7 @@ impl Pool {
         };
         // The other connections lead to the same server and would still serve reads: some requests would succeed, some not.
         self.close_kept();
-        let remedy = "point the URL at the primary, or name all hosts in it";
+        let remedy = "use the primary's URL, or list all hosts in it";
         Err(Failure::refused(ErrorKind::Unavailable, format!("PostgreSQL at {shown} {trouble}; {remedy}")))
     }
 }

@@ -50,8 +50,14 @@ async fn delete_all(pool: &Pool, mut query: Query, limit: usize, verb: Verb) -> 
 
 /// The id and revision of a row that may be deleted.
 fn deletable(row: &Row) -> Option<(Id, i64)> {
-    let seen = row::seen(row).ok()?;
-    machine::may_reap(&seen.record, seen.now).then_some((row::id(row).ok()?, seen.revision.0.cast_signed()))
+    // Whether a record has expired can be told without its key.
+    let (record, revision, now) = match row::seen(row, None) {
+        Ok(seen) => (seen.record, seen.revision, seen.now),
+        Err(error) => error
+            .unreadable()
+            .map(|unreadable| (unreadable.record.clone(), unreadable.revision, unreadable.now))?,
+    };
+    machine::may_reap(&record, now).then_some((row::id(row).ok()?, revision.0.cast_signed()))
 }
 
 async fn delete(pool: &Pool, judged: &[(Id, i64)], verb: Verb) -> Result<usize, Error> {

@@ -2,44 +2,23 @@
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
-use std::sync::Arc;
 use std::time::Duration;
 
-use onlyonce_core::record::{Draft, Id, Record, Revision, Seen};
+use onlyonce_core::record::{Draft, Id, Record, Seen};
 use onlyonce_core::time::{Due, Timestamp, When};
 use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
+use super::user;
+use crate::seal::Keyring;
+pub(super) use crate::sql::Swap;
 use crate::sql::{self, Columns};
-use crate::{Attached, Change, Error, ErrorKind, Swapped};
+use crate::{Error, ErrorKind};
 
-/// A write of a record.
-#[derive(Debug)]
-pub(super) struct Swap {
-    pub(super) id: Id,
-    pub(super) expected: Option<i64>,
-    pub(super) revision: i64,
-    pub(super) next: Box<Draft>,
-    pub(super) with: Attached,
-}
-
-impl Swap {
-    pub(super) fn of(id: Id, change: Change) -> Self {
-        let Change { expected, revision, next, with } = change;
-        let expected = expected.map(|revision| revision.0.cast_signed());
-        Self { id, expected, revision: revision.0.cast_signed(), next, with }
-    }
-
-    /// About how many bytes are sent.
-    pub(super) fn bytes(&self) -> usize {
-        sql::bytes(&self.next)
-    }
-
-    pub(super) fn applied(self, written_at: Timestamp) -> Swapped {
-        let revision = Revision(self.revision.cast_unsigned());
-        Swapped::Applied(Seen { record: Arc::new(self.next.stamp(written_at)), revision, now: written_at })
-    }
+/// Which use of the key a draft is about. Results are added to a record that exists: its moment is known.
+pub(super) fn used_at(draft: &Draft) -> Moment {
+    moment_or_write(draft.created_at).unwrap_or(Moment::LAST)
 }
 
 /// The values of a write: the parameters of `statement.rs`.
@@ -51,7 +30,6 @@ pub(super) struct Values<'a> {
     scope: &'a [u8],
     label: Option<Cow<'a, str>>,
     token: &'a [u8],
-    body: Option<&'a [u8]>,
     created_at: Option<Moment>,
     began_at: Option<Moment>,
     due: Planned,
@@ -62,7 +40,7 @@ pub(super) struct Values<'a> {
 
 impl<'a> Values<'a> {
     pub(super) fn of(swap: &'a Swap) -> Self {
-        let columns = Columns::of(&swap.next);
+        let columns = Columns::of(&swap.next, swap.sealing.as_deref());
         let planned = |when: Option<When>| {
             Planned::of(when.map_or_else(Due::default, |when| Due::default().or_at(when)))
         };
@@ -73,7 +51,6 @@ impl<'a> Values<'a> {
             scope: columns.scope,
             label: columns.label.map(text),
             token: columns.token,
-            body: columns.body.map(|body| &body[..]),
             created_at: moment_or_write(columns.created_at),
             began_at: moment_or_write(columns.began_at),
             due: Planned::of(columns.due),
@@ -85,9 +62,9 @@ impl<'a> Values<'a> {
     }
 
     /// In the order of the statements; an insert leaves out the last.
-    pub(super) fn parameters(&self) -> [Value<'_>; 30] {
+    pub(super) fn parameters(&self) -> [Value<'_>; 32] {
         let columns = &self.columns;
-        let all: [&(dyn ToSql + Sync); 30] = [
+        let all: [&(dyn ToSql + Sync); 32] = [
             &self.id,
             &self.revision,
             &self.scope,
@@ -115,11 +92,60 @@ impl<'a> Values<'a> {
             &columns.recovery_point,
             &columns.status,
             &columns.headers,
-            &self.body,
+            &columns.body,
             &columns.rest,
+            &columns.key_id,
+            &columns.rest_key_id,
             &self.expected,
         ];
         all.map(Value)
+    }
+}
+
+impl Values<'_> {
+    /// The same in the few types that every driver has; moments and spans as microseconds.
+    pub(super) fn plain(&self) -> [user::Value; 32] {
+        use user::Value::{Bytes, Flag, Integer, Text};
+        let columns = &self.columns;
+        let bytes = |bytes: &[u8]| Bytes(Some(bytes.to_vec()));
+        let bytes_or_null = |bytes: Option<&[u8]>| Bytes(bytes.map(<[u8]>::to_vec));
+        let text = |text: Option<&str>| Text(text.map(str::to_owned));
+        let moment = |moment: &Option<Moment>| Integer(moment.map(|moment| moment.0.as_micros()));
+        let span = |span: &Option<Span>| Integer(span.map(|span| span.0));
+        [
+            bytes(self.id),
+            Integer(Some(self.revision)),
+            bytes(self.scope),
+            text(self.label.as_deref()),
+            text(Some(columns.key)),
+            text(columns.route),
+            text(Some(columns.state)),
+            Integer(Some(columns.attempt)),
+            bytes(self.token),
+            text(Some(columns.effects)),
+            Integer(Some(columns.retention_us)),
+            moment(&self.created_at),
+            moment(&self.began_at),
+            moment(&self.due.at),
+            span(&self.due.after),
+            moment(&self.lapses.at),
+            span(&self.lapses.after),
+            moment(&self.expires.at),
+            span(&self.expires.after),
+            moment(&self.unknown.at),
+            span(&self.unknown.after),
+            text(columns.reason.as_deref()),
+            Flag(columns.dead_letter),
+            text(columns.completed_by),
+            text(columns.recovery_point),
+            Integer(columns.status.map(i64::from)),
+            bytes_or_null(columns.headers.as_deref()),
+            bytes_or_null(columns.body),
+            bytes(&columns.rest),
+            bytes_or_null(columns.key_id),
+            bytes_or_null(columns.rest_key_id),
+            Integer(self.expected),
+        ]
     }
 }
 
@@ -173,14 +199,14 @@ pub(super) fn text(text: &str) -> Cow<'_, str> {
 ///
 /// # Errors
 ///
-/// `Corrupt` where it cannot be understood.
-pub(super) fn seen(row: &Row) -> Result<Seen, Error> {
-    read(row)?.seen(last_moment(row)?)
+/// `Corrupt` where it cannot be understood, `Undecryptable` where its key is missing.
+pub(super) fn seen(row: &Row, keyring: Option<&Keyring>) -> Result<Seen, Error> {
+    read(row)?.seen(last_moment(row)?, keyring)
 }
 
 /// The same without the time.
-pub(super) fn record(row: &Row) -> Result<Record, Error> {
-    read(row)?.record()
+pub(super) fn record(row: &Row, keyring: Option<&Keyring>) -> Result<Record, Error> {
+    read(row)?.record(keyring)
 }
 
 /// The last column, which is a moment.
@@ -219,11 +245,13 @@ fn read(row: &Row) -> Result<sql::Row<'_>, Error> {
         headers: column(row, 23)?,
         body: column(row, 24)?,
         rest: column(row, 25)?,
+        key_id: column(row, 26)?,
     })
 }
 
 /// Positions of the columns that listings read even if the rest cannot be decoded.
 pub(super) const REVISION: usize = 1;
+pub(super) const CREATED_AT: usize = 11;
 pub(super) const DUE_AT: usize = 14;
 pub(super) const UNKNOWN_SINCE: usize = 17;
 

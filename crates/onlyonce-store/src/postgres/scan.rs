@@ -8,17 +8,20 @@
 //!   all else ────────────────► by the primary key, from the cursor on
 //! ```
 
+use std::time::Duration;
+
 use onlyonce_core::record::{Id, StateName, StateSet};
 use onlyonce_core::time::Timestamp;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::pool::Pool;
-use super::row::{self, DUE_AT, Moment, UNKNOWN_SINCE, column, text};
+use super::row::{self, CREATED_AT, DUE_AT, Moment, UNKNOWN_SINCE, column, text};
 use super::statement::Verb;
 use super::url::Database;
 use crate::listing::{Digests, Found, Place};
-use crate::{Count, Error, Order, Page, Query, Search};
+use crate::seal::Keyring;
+use crate::{Alive, Count, Error, Order, Page, Query, Search};
 
 /// Records of a state are counted up to this number; beyond it the server's statistics give an estimate.
 const COUNTED_MAX: i64 = 100_000;
@@ -27,21 +30,12 @@ const EXAMINED_MAX: usize = 2_000;
 /// The moment in the places of a listing by id: the same for all.
 const ALIKE: Timestamp = Timestamp::from_micros(0);
 
-/// A page of records. A listing for workers (due, unknown) skips rows that cannot be decoded, so that one damaged row does
-/// not block all others; a listing for people returns the error.
-pub(super) async fn list(pool: &Pool, query: &Query) -> Result<Page, Error> {
-    let mut records = Vec::new();
-    let (rows, next) = find(pool, query).await?.page(query.limit);
-    for row in rows {
-        match (query.order, row::seen(&row)) {
-            (_, Ok(seen)) => records.push((row::id(&row)?, seen)),
-            (Order::Any, Err(error)) => return Err(error),
-            (Order::Due | Order::UnknownSince, Err(error)) => {
-                tracing::warn!("left out of a listing: {error}");
-            }
-        }
-    }
-    Ok(Page { records, next })
+/// A page of records.
+pub(super) async fn list(pool: &Pool, keyring: Option<&Keyring>, query: &Query) -> Result<Page, Error> {
+    find(pool, query).await?.read(query, |row| {
+        let seen = row::seen(&row, keyring)?;
+        Ok((row::id(&row)?, seen))
+    })
 }
 
 /// Up to one row more than a page, in order, each with its place.
@@ -50,7 +44,9 @@ pub(super) async fn find(pool: &Pool, query: &Query) -> Result<Found<Row>, Error
     match query.order {
         Order::Any => any(pool, query, after).await,
         Order::Due => due(pool, query, after).await,
-        Order::UnknownSince => unknown(pool, query, after).await,
+        Order::UnknownSince => since(pool, query, after, &UNKNOWN).await,
+        Order::PendingSince => since(pool, query, after, &PENDING).await,
+        Order::Archived => archived(pool, query, after).await,
     }
 }
 
@@ -136,19 +132,46 @@ async fn due(pool: &Pool, query: &Query, after: Place) -> Result<Found<Row>, Err
     Ok(Found::all(placed(rows, |row| Ok(column::<Moment>(row, DUE_AT)?.0))?))
 }
 
-async fn unknown(pool: &Pool, query: &Query, after: Place) -> Result<Found<Row>, Error> {
+/// A listing by a moment, and the id.
+struct Since {
+    page: Verb,
+    examined: Verb,
+    column: usize,
+}
+
+const UNKNOWN: Since =
+    Since { page: Verb::UnknownSince, examined: Verb::ExaminedUnknown, column: UNKNOWN_SINCE };
+const PENDING: Since =
+    Since { page: Verb::PendingSince, examined: Verb::ExaminedPending, column: CREATED_AT };
+
+async fn since(pool: &Pool, query: &Query, after: Place, since: &Since) -> Result<Found<Row>, Error> {
     let (at, id) = (Moment(after.at), &after.id.0[..]);
     let examined = match query.is_narrow() {
-        true => pool.query(Verb::ExaminedUnknown, &[&at, &id, &skipped()]).await?,
+        true => pool.query(since.examined, &[&at, &id, &skipped()]).await?,
         false => Vec::new(),
     };
     let place = |row: &Row| Ok::<_, Error>(Place { at: column::<Moment>(row, 1)?.0, id: row::id(row)? });
     let examined = examined.first().map(place).transpose()?;
     let to = examined.unwrap_or(Place { at: Moment::LAST.0, id: Id([0xff; 32]) });
     let more: [&(dyn ToSql + Sync); 5] = [&at, &id, &Moment(to.at), &&to.id.0[..], &limit(query)];
-    let rows = Filter::of(query).ask(pool, Verb::UnknownSince, &more).await?;
-    let records = placed(rows, |row| Ok(column::<Moment>(row, UNKNOWN_SINCE)?.0))?;
+    let rows = Filter::of(query).ask(pool, since.page, &more).await?;
+    let records = placed(rows, |row| Ok(column::<Moment>(row, since.column)?.0))?;
     Ok(Found { records, examined })
+}
+
+/// By number, which stands between the columns of a record and the clock.
+async fn archived(pool: &Pool, query: &Query, after: Place) -> Result<Found<Row>, Error> {
+    let after = after.at.as_micros().max(0);
+    let examined = match query.is_narrow() {
+        true => pool.query(Verb::ExaminedArchive, &[&after, &skipped()]).await?,
+        false => Vec::new(),
+    };
+    let examined = examined.first().map(|row| column::<i64>(row, 0)).transpose()?;
+    let more: [&(dyn ToSql + Sync); 3] = [&after, &examined.unwrap_or(i64::MAX), &limit(query)];
+    let rows = Filter::of(query).ask(pool, Verb::Archive, &more).await?;
+    let number = |row: &Row| Ok(Timestamp::from_micros(column::<i64>(row, row.len() - 2)?));
+    let examined = examined.map(|number| Place { at: Timestamp::from_micros(number), id: Place::START.id });
+    Ok(Found { records: placed(rows, number)?, examined })
 }
 
 /// The first parameters of a listing; see `statement.rs`.
@@ -199,6 +222,21 @@ fn at_most(number: usize) -> i64 {
 
 fn placed(rows: Vec<Row>, at: impl Fn(&Row) -> Result<Timestamp, Error>) -> Result<Vec<(Place, Row)>, Error> {
     rows.into_iter().map(|row| Ok((Place { at: at(&row)?, id: row::id(&row)? }, row))).collect()
+}
+
+/// How many records have not expired, counted up to `limit`.
+pub(super) async fn count_alive(pool: &Pool, scope: Option<[u8; 32]>, limit: u64) -> Result<Alive, Error> {
+    let most = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = match &scope {
+        Some(scope) => pool.query(Verb::AliveOfScope, &[&&scope[..], &most]).await?,
+        None => pool.query(Verb::Alive, &[&most]).await?,
+    };
+    let row = super::only(&rows)?;
+    let left: Option<i64> = column(row, 1)?;
+    Ok(Alive {
+        count: column::<i64>(row, 0)?.unsigned_abs().min(limit),
+        next_expiry: left.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())),
+    })
 }
 
 /// How many records there are in each state.

@@ -31,13 +31,28 @@ pub(super) enum Verb {
     Due,
     UnknownSince,
     ExaminedUnknown,
+    PendingSince,
+    ExaminedPending,
+    Archive,
+    ExaminedArchive,
     Count,
     CountFew,
+    AliveOfScope,
+    Alive,
     Delete,
     DeleteAndKeep,
     Erase,
     EraseArchived,
     Archived,
+    Results,
+    AddResult,
+    DropResults,
+    Request,
+    CountRequests,
+    PutRequest,
+    DropRequest,
+    PutRequests,
+    DropRequests,
     Note,
     Log,
     ExaminedLog,
@@ -46,10 +61,22 @@ pub(super) enum Verb {
     Send,
     Claim,
     Deliver,
+    DeliverMany,
     Retry,
     Bury,
-    ProviderId,
-    DeadLetters,
+    Wake,
+    PassDead,
+    Messages,
+    MessagesByNumber,
+    MessagesDead,
+    MessagesByFirstDue,
+    MessagesDelivered,
+    Payload,
+    Redrive,
+    Discard,
+    Prune,
+    CountMessages,
+    OldestMessage,
     Settings,
 }
 
@@ -72,13 +99,28 @@ impl Verb {
             Self::Due => DUE.to_owned(),
             Self::UnknownSince => UNKNOWN_SINCE.to_owned(),
             Self::ExaminedUnknown => EXAMINED_UNKNOWN.to_owned(),
+            Self::PendingSince => PENDING_SINCE.to_owned(),
+            Self::ExaminedPending => EXAMINED_PENDING.to_owned(),
+            Self::Archive => ARCHIVE.to_owned(),
+            Self::ExaminedArchive => EXAMINED_ARCHIVE.to_owned(),
             Self::Count => COUNT.to_owned(),
             Self::CountFew => COUNT_FEW.to_owned(),
+            Self::AliveOfScope => ALIVE_OF_SCOPE.to_owned(),
+            Self::Alive => ALIVE.to_owned(),
             Self::Delete => format!("{DELETE} {DELETED}").replace("{locked}", " SKIP LOCKED"),
             Self::DeleteAndKeep => format!("{DELETE}{KEEP} {DELETED}").replace("{locked}", " SKIP LOCKED"),
             Self::Erase => format!("{DELETE} {DELETED}").replace("{locked}", ""),
             Self::EraseArchived => ERASE_ARCHIVED.to_owned(),
             Self::Archived => ARCHIVED.to_owned(),
+            Self::Results => RESULTS.to_owned(),
+            Self::AddResult => ADD_RESULT.to_owned(),
+            Self::DropResults => DROP_RESULTS.to_owned(),
+            Self::Request => REQUEST.to_owned(),
+            Self::CountRequests => COUNT_REQUESTS.to_owned(),
+            Self::PutRequest => PUT_REQUEST.to_owned(),
+            Self::DropRequest => DROP_REQUEST.to_owned(),
+            Self::PutRequests => PUT_REQUESTS.to_owned(),
+            Self::DropRequests => DROP_REQUESTS.to_owned(),
             Self::Note => NOTE.replace("{values}", &places(table::TEXTS + 1)),
             Self::Log => LOG.to_owned(),
             Self::ExaminedLog => EXAMINED_LOG.to_owned(),
@@ -87,12 +129,29 @@ impl Verb {
             Self::Send => SEND.to_owned(),
             Self::Claim => CLAIM.to_owned(),
             Self::Deliver => DELIVER.to_owned(),
+            Self::DeliverMany => DELIVER_MANY.to_owned(),
             Self::Retry => RETRY.to_owned(),
             Self::Bury => BURY.to_owned(),
-            Self::ProviderId => PROVIDER_ID.to_owned(),
-            Self::DeadLetters => DEAD_LETTERS.to_owned(),
+            Self::Wake => WAKE.to_owned(),
+            Self::PassDead => PASS_DEAD.to_owned(),
+            Self::Messages => MESSAGES.to_owned(),
+            Self::MessagesByNumber => MESSAGES_BY_NUMBER.to_owned(),
+            Self::MessagesDead => MESSAGES_DEAD.to_owned(),
+            Self::MessagesByFirstDue => MESSAGES_BY_FIRST_DUE.to_owned(),
+            Self::MessagesDelivered => MESSAGES_DELIVERED.to_owned(),
+            Self::Payload => PAYLOAD.to_owned(),
+            Self::Redrive => REDRIVE.replace("{noted}", &noted()),
+            Self::Discard => DISCARD.replace("{noted}", &noted()),
+            Self::Prune => PRUNE.to_owned(),
+            Self::CountMessages => COUNT_MESSAGES.to_owned(),
+            Self::OldestMessage => OLDEST_MESSAGE.to_owned(),
             Self::Settings => SETTINGS.to_owned(),
         };
+        self.spelled(&sql, schema)
+    }
+
+    /// A text with the names of columns and tables filled in.
+    pub(super) fn spelled(self, sql: &str, schema: &str) -> String {
         let columns: Vec<&str> = COLUMNS.split(", ").collect();
         let of_record: Vec<_> = columns.iter().map(|column| format!("record.{column}")).collect();
         let short = of_record.iter().map(|column| match &**column {
@@ -114,7 +173,7 @@ impl Verb {
     }
 
     /// The SQL of a write, with each value written by `as_sql`.
-    fn filled(self, sql: &str, as_sql: impl Fn(usize, &str, &str) -> String) -> String {
+    pub(super) fn filled(self, sql: &str, as_sql: impl Fn(usize, &str, &str) -> String) -> String {
         let stamp = if self.is_update() {
             "greatest(statement_timestamp(), record.written_at)"
         } else {
@@ -146,6 +205,18 @@ fn places(count: usize) -> String {
     (1..=count).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ")
 }
 
+/// The entry of the audit log of a change to a message, whose number is the first parameter. It is written with the change.
+fn noted() -> String {
+    let texts = (2..table::TEXTS + 2).map(|place| format!("${place}::text"));
+    let values = texts.chain([format!("${}::boolean", table::TEXTS + 2)]).collect::<Vec<_>>().join(", ");
+    format!(
+        "noted AS (
+        INSERT INTO {{schema}}.onlyonce_audit ({{audit}}, at) SELECT {values}, clock_timestamp() FROM changed
+        ON CONFLICT (id) DO NOTHING
+    )"
+    )
+}
+
 /// If several records are read at once, a longer column is left out, so that an answer does not hold a hundred large
 /// bodies. The caller then reads that record alone.
 const TOGETHER_BYTES_MAX: usize = 64 << 10;
@@ -153,7 +224,7 @@ const TOGETHER_BYTES_MAX: usize = 64 << 10;
 /// The parameters of a write, in order, with their types. Only an update has the expected revision. A moment is sent
 /// absolute (`_at`) or relative to the write (`_after`). `created_at` and `began_at` are never after the write; null means
 /// the write itself.
-const PARAMETERS: [(&str, &str); 30] = [
+const PARAMETERS: [(&str, &str); 32] = [
     ("id", "bytea"),
     ("revision", "bigint"),
     ("scope", "bytea"),
@@ -183,6 +254,8 @@ const PARAMETERS: [(&str, &str); 30] = [
     ("headers", "bytea"),
     ("body", "bytea"),
     ("rest", "bytea"),
+    ("key_id", "bytea"),
+    ("rest_key_id", "bytea"),
     ("expected", "bigint"),
 ];
 
@@ -191,7 +264,8 @@ const VALUES: &str = "{revision}, {scope}, {label}, {key}, {route}, {state}, {at
             {retention_us}, coalesce({created_at}, {stamp}), coalesce({began_at}, {stamp}), {stamp},
             least({due_at}, {stamp} + {due_after}), least({lapses_at}, {stamp} + {lapses_after}),
             least({expires_at}, {stamp} + {expires_after}), least({unknown_since}, {stamp} + {unknown_after}),
-            {reason}, {dead_letter}, {completed_by}, {recovery_point}, {status}, {headers}, {body}, {rest}";
+            {reason}, {dead_letter}, {completed_by}, {recovery_point}, {status}, {headers}, {body}, {rest},
+            {key_id}, {rest_key_id}";
 
 /// Relies on the primary key.
 ///
@@ -334,6 +408,36 @@ const EXAMINED_UNKNOWN: &str = "
     WHERE unknown_since IS NOT NULL AND (unknown_since, id) > ($1, $2)
     ORDER BY unknown_since, id OFFSET $3 LIMIT 1";
 
+/// Relies on the index of pending records, read in order from the cursor.
+///
+/// the filter; after moment, after id, to moment, to id, limit
+const PENDING_SINCE: &str = "
+    SELECT {record}, {now} FROM {schema}.onlyonce_record AS record
+    WHERE record.state = 'pending' AND (created_at, id) > ($9, $10) AND (created_at, id) <= ($11, $12) AND {filter}
+    ORDER BY created_at, id LIMIT $13";
+
+/// The last place that a page examines. Relies on the index of pending records, and reads no record.
+///
+/// after moment, after id, how many before it
+const EXAMINED_PENDING: &str = "
+    SELECT id, created_at FROM {schema}.onlyonce_record
+    WHERE state = 'pending' AND (created_at, id) > ($1, $2)
+    ORDER BY created_at, id OFFSET $3 LIMIT 1";
+
+/// Relies on the archive's primary key, read in order from the cursor.
+///
+/// the filter; after number, to number, limit
+const ARCHIVE: &str = "
+    SELECT {record}, record.number, {now} FROM {schema}.onlyonce_archive AS record
+    WHERE record.number > $9 AND record.number <= $10 AND {filter}
+    ORDER BY record.number LIMIT $11";
+
+/// The last number that a page examines. Relies on the archive's primary key, and reads no record.
+///
+/// after number, how many before it
+const EXAMINED_ARCHIVE: &str =
+    "SELECT number FROM {schema}.onlyonce_archive WHERE number > $1 ORDER BY number OFFSET $2 LIMIT 1";
+
 /// Relies on the index by state, of which at most `limit` entries are read per state. The order keeps the planner, which
 /// assumes that a fifth of all records are in each state, from scanning the table. Beyond the limit the statistics give an
 /// estimate.
@@ -365,6 +469,33 @@ const COUNT_FEW: &str = "
             ) AS counted)
     FROM unnest($1::text[]) AS named (state)";
 
+/// Records of a scope that have not expired, and how many microseconds are left until the next one does. Relies on the index
+/// by scope, which is made where somebody counts (`migration.rs`); the order keeps the planner on it.
+///
+/// scope, limit
+const ALIVE_OF_SCOPE: &str = "
+    SELECT (SELECT count(*) FROM (
+                SELECT FROM {schema}.onlyonce_record AS record WHERE record.scope = $1 AND record.expires_at IS NULL
+                LIMIT $2
+            ) AS unsettled)
+         + (SELECT count(*) FROM (
+                SELECT FROM {schema}.onlyonce_record AS record
+                WHERE record.scope = $1 AND record.expires_at > (SELECT clock_timestamp())
+                ORDER BY record.expires_at LIMIT $2
+            ) AS settled),
+           (SELECT (extract(epoch FROM min(record.expires_at) - (SELECT clock_timestamp())) * 1000000)::bigint
+            FROM {schema}.onlyonce_record AS record
+            WHERE record.scope = $1 AND record.expires_at > (SELECT clock_timestamp()))";
+
+/// Records that have not expired. Reads the whole index by scope.
+///
+/// limit
+const ALIVE: &str = "
+    SELECT count(*), NULL::bigint FROM (
+        SELECT FROM {schema}.onlyonce_record AS record
+        WHERE record.expires_at IS NULL OR record.expires_at > (SELECT clock_timestamp()) LIMIT $1
+    ) AS alive";
+
 /// Deletes exactly the rows that were judged: a revision never comes back. Relies on the primary key. The reaper skips locked
 /// rows; whoever erases waits for them.
 ///
@@ -382,6 +513,12 @@ const DELETE: &str = "
         DELETE FROM {schema}.onlyonce_record AS record USING doomed
         WHERE record.id = doomed.id AND record.revision = doomed.revision
         RETURNING {record}
+    ),
+    results AS (
+        DELETE FROM {schema}.onlyonce_result AS result USING deleted WHERE result.record = deleted.id
+    ),
+    requests AS (
+        DELETE FROM {schema}.onlyonce_request AS request USING deleted WHERE request.record = deleted.id
     )";
 const KEEP: &str = ",
     kept AS (
@@ -407,6 +544,58 @@ const ERASE_ARCHIVED: &str = "
 const ARCHIVED: &str = "
     SELECT {record}, {now} FROM {schema}.onlyonce_archive AS record
     WHERE id = $1 ORDER BY number DESC LIMIT $2";
+
+/// Relies on the primary key of the results, and so do the next two.
+///
+/// record, used at
+const RESULTS: &str = "
+    SELECT number, phase, result, sealed FROM {schema}.onlyonce_result WHERE record = $1 AND used_at = $2 ORDER BY number";
+
+/// record, number, used at, phase, result, the same encrypted
+const ADD_RESULT: &str = "
+    INSERT INTO {schema}.onlyonce_result (record, number, used_at, phase, result, sealed) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (record, number) DO UPDATE
+    SET used_at = excluded.used_at, phase = excluded.phase, result = excluded.result, sealed = excluded.sealed";
+
+/// record
+const DROP_RESULTS: &str = "DELETE FROM {schema}.onlyonce_result WHERE record = $1";
+
+/// Relies on the primary key of the requests, and so do the next three.
+///
+/// record, used at
+const REQUEST: &str =
+    "SELECT request, key_id FROM {schema}.onlyonce_request WHERE record = $1 AND used_at = $2";
+
+/// limit
+const COUNT_REQUESTS: &str = "
+    SELECT count(*) FROM (SELECT FROM {schema}.onlyonce_request ORDER BY record LIMIT $1) AS counted";
+
+/// record, used at, request, key id
+const PUT_REQUEST: &str = "
+    INSERT INTO {schema}.onlyonce_request (record, used_at, request, key_id) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (record) DO UPDATE
+    SET used_at = excluded.used_at, request = excluded.request, key_id = excluded.key_id";
+
+/// record
+const DROP_REQUEST: &str = "DELETE FROM {schema}.onlyonce_request WHERE record = $1";
+
+/// Those of a batch, in its transaction: of records that were written, which have the revisions of their swaps now. Relies on
+/// both primary keys, and so does the next.
+///
+/// ids, revisions, requests, key ids
+const PUT_REQUESTS: &str = "
+    INSERT INTO {schema}.onlyonce_request (record, used_at, request, key_id)
+    SELECT record.id, record.created_at, given.request, given.key_id
+    FROM unnest($1::bytea[], $2::bigint[], $3::bytea[], $4::bytea[]) AS given (id, revision, request, key_id)
+        JOIN {schema}.onlyonce_record AS record ON record.id = given.id AND record.revision = given.revision
+    ON CONFLICT (record) DO UPDATE
+    SET used_at = excluded.used_at, request = excluded.request, key_id = excluded.key_id";
+
+/// ids, revisions
+const DROP_REQUESTS: &str = "
+    DELETE FROM {schema}.onlyonce_request AS request
+    USING unnest($1::bytea[], $2::bigint[]) AS given (id, revision), {schema}.onlyonce_record AS record
+    WHERE record.id = given.id AND record.revision = given.revision AND request.record = given.id";
 
 /// An entry whose id exists already is the same entry: it is written once. Relies on the log's primary key.
 ///
@@ -466,74 +655,267 @@ const BLANK_ENTRIES: &str = "
 
 /// A message whose key exists already is the same message: it is stored once. Relies on the messages' unique keys.
 ///
-/// keys, destinations, payloads, content types, groups, delays, record
+/// keys, destinations, payloads, content types, groups, delays, record, the key that payloads are encrypted with
 const SEND: &str = "
-    INSERT INTO {schema}.onlyonce_outbox (key, destination, payload, content_type, group_key, due_at, record)
-    SELECT key, destination, payload, content_type, group_key, clock_timestamp() + delay, $7::bytea
+    INSERT INTO {schema}.onlyonce_outbox (key, destination, payload, content_type, group_key, due_at, record, key_id)
+    SELECT key, destination, payload, content_type, group_key, clock_timestamp() + delay, $7::bytea, $8::bytea
     FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::interval[])
         WITH ORDINALITY AS message (key, destination, payload, content_type, group_key, delay, place)
     ORDER BY place
     ON CONFLICT (key) DO NOTHING";
 
-/// Relies on the messages' index by due time; messages that another relay is claiming are skipped.
+/// Relies on the messages' index by due time for what is wanted of each destination, on the index by group for whether
+/// another message is ahead, and on the primary key for all else. Messages that another relay is claiming are skipped.
 ///
-/// token, lease, limit
+/// A message that is behind another is marked as held only while that other one is locked as undelivered. Whoever settles
+/// it then waits for this statement, and wakes the group in a statement that sees the mark: no message is held for nothing.
+///
+/// token, destinations, how many of each, how many of each are looked at, leases, destinations whose dead letters block
 const CLAIM: &str = "
     WITH due AS MATERIALIZED (
-        SELECT number, due_at FROM {schema}.onlyonce_outbox
-        WHERE state IN ('waiting', 'claimed') AND due_at <= (SELECT clock_timestamp())
-        ORDER BY due_at, number LIMIT $3
-        FOR UPDATE SKIP LOCKED
+        SELECT wanted.*, message.*
+        FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::interval[])
+                 AS wanted (destination, claims, looks, lease)
+             CROSS JOIN LATERAL (
+                 SELECT number, group_key, state, due_at FROM {schema}.onlyonce_outbox AS message
+                 WHERE message.destination = wanted.destination AND message.state IN ('waiting', 'claimed')
+                   AND NOT message.held AND message.due_at <= (SELECT clock_timestamp())
+                 ORDER BY message.due_at, message.number LIMIT wanted.looks
+                 FOR UPDATE SKIP LOCKED
+             ) AS message
     ),
-    claimed AS (
+    placed AS MATERIALIZED (
+        SELECT number, destination, due_at, claims, lease,
+               CASE WHEN group_key IS NOT NULL AND state = 'waiting' THEN coalesce(
+                   (SELECT number FROM {schema}.onlyonce_outbox AS other
+                    WHERE other.destination = due.destination AND other.group_key = due.group_key
+                      AND other.state = 'claimed' LIMIT 1),
+                   (SELECT number FROM {schema}.onlyonce_outbox AS other
+                    WHERE other.destination = due.destination AND other.group_key = due.group_key
+                      AND other.state IN ('waiting', 'claimed') AND other.number < due.number
+                    ORDER BY other.number LIMIT 1),
+                   (SELECT number FROM {schema}.onlyonce_outbox AS other
+                    WHERE other.destination = due.destination AND other.group_key = due.group_key
+                      AND other.state = 'dead' AND other.number < due.number AND due.destination = ANY ($6::text[])
+                    ORDER BY other.number LIMIT 1)
+               ) END AS ahead
+        FROM due
+    ),
+    blocking AS MATERIALIZED (
+        SELECT other.number FROM {schema}.onlyonce_outbox AS other
+        WHERE other.number IN (SELECT ahead FROM placed WHERE ahead IS NOT NULL)
+          AND (other.state IN ('waiting', 'claimed') OR (other.state = 'dead' AND other.destination = ANY ($6)))
+        FOR SHARE SKIP LOCKED
+    ),
+    first AS MATERIALIZED (
+        SELECT number, lease, claims >= row_number() OVER (PARTITION BY destination ORDER BY due_at, number) AS claims
+        FROM placed WHERE ahead IS NULL
+    ),
+    judged AS MATERIALIZED (
+        SELECT placed.number, NULL AS lease FROM placed JOIN blocking ON blocking.number = placed.ahead
+        UNION ALL
+        SELECT number, lease FROM first WHERE claims
+    ),
+    changed AS (
         UPDATE {schema}.onlyonce_outbox AS message
-        SET state = 'claimed', token = $1, deliveries = deliveries + 1, due_at = clock_timestamp() + $2::interval
-        FROM due WHERE message.number = due.number
-        RETURNING due.due_at AS was_due_at, message.*
+        SET held = lease IS NULL,
+            state = CASE WHEN lease IS NULL THEN message.state ELSE 'claimed' END,
+            token = CASE WHEN lease IS NULL THEN message.token ELSE $1::bytea END,
+            deliveries = deliveries + CASE WHEN lease IS NULL THEN 0 ELSE 1 END,
+            first_due_at = CASE WHEN lease IS NULL THEN first_due_at ELSE coalesce(first_due_at, due_at) END,
+            due_at = coalesce(clock_timestamp() + lease, due_at)
+        FROM judged WHERE message.number = judged.number
+        RETURNING message.*
     )
-    SELECT key, destination, payload, content_type, group_key, deliveries FROM claimed ORDER BY was_due_at, number";
+    SELECT held, destination, number, key, CASE WHEN NOT held THEN payload END, content_type, group_key, deliveries,
+           failures, first_due_at, statement_timestamp(), key_id
+    FROM changed ORDER BY first_due_at, number";
 
-/// Relies on the messages' unique keys, and so do the next two. A lapsed claim can still settle if no other relay has
-/// claimed the message: its delivery was made.
+/// Relies on the primary key, and so do the next three. A lapsed claim can still settle if no other relay has claimed the
+/// message: its delivery was made.
 ///
-/// key, token, the provider's id
+/// number, token, the provider's id
 const DELIVER: &str = "
     UPDATE {schema}.onlyonce_outbox
-    SET state = 'delivered', token = NULL, payload = NULL, delivered_at = clock_timestamp(), provider_id = $3
-    WHERE key = $1 AND token = $2 RETURNING number";
+    SET state = 'delivered', token = NULL, payload = NULL, key_id = NULL, delivered_at = clock_timestamp(), provider_id = $3
+    WHERE number = $1 AND token = $2 RETURNING number";
 
-/// key, token, error, pause
+/// The same for many. No two relays settle one message by the same token, so two batches do not wait for each other.
+///
+/// numbers, tokens, the providers' ids
+const DELIVER_MANY: &str = "
+    UPDATE {schema}.onlyonce_outbox AS message
+    SET state = 'delivered', token = NULL, payload = NULL, key_id = NULL, delivered_at = clock_timestamp(),
+        provider_id = given.provider_id
+    FROM unnest($1::bigint[], $2::bytea[], $3::text[]) AS given (number, token, provider_id)
+    WHERE message.number = given.number AND message.token = given.token RETURNING message.number";
+
+/// An error that does not count takes the place of the one before it, if that said the same.
+///
+/// number, token, status, error, pause, whether it counts
 const RETRY: &str = "
     UPDATE {schema}.onlyonce_outbox
-    SET state = 'waiting', token = NULL, due_at = clock_timestamp() + $4::interval,
-        errors = errors || jsonb_build_object('at', clock_timestamp(), 'delivery', deliveries, 'error', $3::text)
-    WHERE key = $1 AND token = $2 RETURNING number";
+    SET state = 'waiting', token = NULL, due_at = clock_timestamp() + $5::interval,
+        failures = failures + CASE WHEN $6::boolean THEN 1 ELSE 0 END,
+        errors = CASE WHEN NOT $6 AND errors -> -1 ->> 'error' = $4 THEN errors - -1 ELSE errors END
+            || jsonb_build_object('at', clock_timestamp(), 'delivery', deliveries, 'status', $3::integer,
+                                  'error', $4::text)
+    WHERE number = $1 AND token = $2 RETURNING number";
 
-/// key, token, error
+/// number, token, status, error
 const BURY: &str = "
     UPDATE {schema}.onlyonce_outbox
     SET state = 'dead', token = NULL,
-        errors = errors || jsonb_build_object('at', clock_timestamp(), 'delivery', deliveries, 'error', $3::text)
-    WHERE key = $1 AND token = $2 RETURNING number";
+        errors = errors || jsonb_build_object('at', clock_timestamp(), 'delivery', deliveries, 'status', $3::integer,
+                                              'error', $4::text)
+    WHERE number = $1 AND token = $2 RETURNING number";
 
-/// Relies on the messages' unique keys.
+/// The first of a group is looked at again. In the transaction of what it waited for, and after that. Relies on the index by
+/// group.
 ///
-/// key
-const PROVIDER_ID: &str = "SELECT provider_id FROM {schema}.onlyonce_outbox WHERE key = $1";
+/// destination, group
+const WAKE: &str = "
+    UPDATE {schema}.onlyonce_outbox SET held = false
+    WHERE held AND number = (
+        SELECT number FROM {schema}.onlyonce_outbox
+        WHERE destination = $1 AND group_key = $2 AND state IN ('waiting', 'claimed') ORDER BY number LIMIT 1)
+    RETURNING number";
 
-/// Relies on the index of dead letters.
+/// The same for every group with a dead letter. Relies on the index of dead letters.
 ///
-/// limit
-const DEAD_LETTERS: &str = "
-    SELECT key, destination, payload, told.moments, told.deliveries, told.errors
+/// destination
+const PASS_DEAD: &str = "
+    UPDATE {schema}.onlyonce_outbox SET held = false
+    WHERE held AND number = ANY (ARRAY (
+        SELECT first.number
+        FROM (SELECT DISTINCT group_key FROM {schema}.onlyonce_outbox
+              WHERE destination = $1 AND state = 'dead' AND group_key IS NOT NULL) AS dead
+             CROSS JOIN LATERAL (
+                 SELECT number FROM {schema}.onlyonce_outbox AS message
+                 WHERE message.destination = $1 AND message.group_key = dead.group_key
+                   AND message.state IN ('waiting', 'claimed')
+                 ORDER BY number LIMIT 1
+             ) AS first))
+    RETURNING number";
+
+/// Relies on the primary key.
+///
+/// numbers
+const MESSAGES: &str = "
+    SELECT number, key, destination, group_key, state, message.deliveries, created_at, due_at, delivered_at, provider_id,
+           record, told.moments, told.deliveries, told.statuses, told.errors
     FROM {schema}.onlyonce_outbox AS message CROSS JOIN LATERAL (
         SELECT array_agg((error ->> 'at')::timestamptz ORDER BY place) AS moments,
                array_agg((error ->> 'delivery')::integer ORDER BY place) AS deliveries,
+               array_agg((error ->> 'status')::integer ORDER BY place) AS statuses,
                array_agg(error ->> 'error' ORDER BY place) AS errors
         FROM jsonb_array_elements(message.errors) WITH ORDINALITY AS told (error, place)
     ) AS told
-    WHERE state = 'dead' ORDER BY number LIMIT $1";
+    WHERE number = ANY ($1::bigint[])";
 
-/// Settings that the promises depend on, as this session sees them.
+/// What a page of a listing examines. Each relies on the index of its order.
+///
+/// after moment, after number, limit
+const MESSAGES_BY_NUMBER: &str = "
+    SELECT $1::timestamptz, number, state, destination FROM {schema}.onlyonce_outbox
+    WHERE number > $2 ORDER BY number LIMIT $3";
+const MESSAGES_DEAD: &str = "
+    SELECT $1::timestamptz, number, state, destination FROM {schema}.onlyonce_outbox
+    WHERE state = 'dead' AND number > $2 ORDER BY number LIMIT $3";
+const MESSAGES_BY_FIRST_DUE: &str = "
+    SELECT coalesce(first_due_at, due_at), number, state, destination FROM {schema}.onlyonce_outbox
+    WHERE state IN ('waiting', 'claimed') AND (coalesce(first_due_at, due_at), number) > ($1, $2)
+    ORDER BY coalesce(first_due_at, due_at), number LIMIT $3";
+const MESSAGES_DELIVERED: &str = "
+    SELECT delivered_at, number, state, destination FROM {schema}.onlyonce_outbox
+    WHERE state = 'delivered' AND (delivered_at, number) > ($1, $2) ORDER BY delivered_at, number LIMIT $3";
+
+/// Relies on the primary key.
+///
+/// number
+const PAYLOAD: &str =
+    "SELECT payload, content_type, key, key_id FROM {schema}.onlyonce_outbox WHERE number = $1";
+
+/// Relies on the primary key. Returns whether there is such a message, and whether it was changed.
+///
+/// number, then the columns of an entry
+const REDRIVE: &str = "
+    WITH changed AS (
+        UPDATE {schema}.onlyonce_outbox
+        SET state = 'waiting', held = false, failures = 0, due_at = clock_timestamp(), first_due_at = clock_timestamp()
+        WHERE number = $1 AND state = 'dead' RETURNING number
+    ),
+    {noted}
+    SELECT EXISTS (SELECT FROM changed) FROM {schema}.onlyonce_outbox WHERE number = $1";
+
+/// The same.
+const DISCARD: &str = "
+    WITH changed AS (
+        DELETE FROM {schema}.onlyonce_outbox
+        WHERE number = $1 AND (state <> 'claimed' OR due_at <= (SELECT clock_timestamp())) RETURNING number
+    ),
+    {noted}
+    SELECT EXISTS (SELECT FROM changed) FROM {schema}.onlyonce_outbox WHERE number = $1";
+
+/// Relies on the index of delivered messages; what another node is deleting is skipped.
+///
+/// age, limit
+const PRUNE: &str = "
+    WITH old AS MATERIALIZED (
+        SELECT number FROM {schema}.onlyonce_outbox
+        WHERE state = 'delivered' AND delivered_at < (SELECT clock_timestamp() - $1::interval)
+        ORDER BY delivered_at, number LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ),
+    deleted AS (
+        DELETE FROM {schema}.onlyonce_outbox WHERE number = ANY (ARRAY (SELECT number FROM old))
+        RETURNING number
+    )
+    SELECT count(*) FROM deleted";
+
+/// Relies on the index by first due time, that of dead letters and that of delivered messages: each is read up to the limit.
+/// The statistics give an estimate of more.
+///
+/// limit, the table's name
+const COUNT_MESSAGES: &str = "
+    WITH undelivered AS MATERIALIZED (
+        SELECT state FROM {schema}.onlyonce_outbox WHERE state IN ('waiting', 'claimed')
+        ORDER BY coalesce(first_due_at, due_at), number LIMIT $1
+    ),
+    counted AS (
+        SELECT named.state, (SELECT count(*) FROM undelivered WHERE undelivered.state = named.state) AS count
+        FROM unnest(ARRAY['waiting', 'claimed']) AS named (state)
+        UNION ALL
+        SELECT 'delivered', (SELECT count(*) FROM (
+            SELECT FROM {schema}.onlyonce_outbox WHERE state = 'delivered' ORDER BY delivered_at LIMIT $1) AS few)
+        UNION ALL
+        SELECT 'dead', (SELECT count(*) FROM (
+            SELECT FROM {schema}.onlyonce_outbox WHERE state = 'dead' ORDER BY destination LIMIT $1) AS few)
+    )
+    SELECT counted.state, counted.count,
+           (SELECT (known.reltuples * told.part)::bigint
+            FROM pg_class AS known
+                JOIN pg_namespace AS schemas ON schemas.oid = known.relnamespace
+                JOIN pg_stats AS stats ON stats.schemaname = schemas.nspname
+                    AND stats.tablename = known.relname AND stats.attname = 'state'
+                CROSS JOIN LATERAL unnest(stats.most_common_vals::text::text[], stats.most_common_freqs)
+                    AS told (state, part)
+            WHERE known.oid = $2::text::regclass AND told.state = counted.state)
+    FROM counted";
+
+/// Relies on the index by first due time.
+const OLDEST_MESSAGE: &str = "
+    SELECT number, key, destination, coalesce(first_due_at, due_at), clock_timestamp() FROM {schema}.onlyonce_outbox
+    WHERE state IN ('waiting', 'claimed') AND coalesce(first_due_at, due_at) <= (SELECT clock_timestamp())
+    ORDER BY coalesce(first_due_at, due_at), number LIMIT 1";
+
+/// Settings that the promises depend on, as this session sees them; whether all three functions are there; and what this role's
+/// sessions begin with.
+///
+/// the schema's name
 const SETTINGS: &str = "
-    SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')";
+    SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+           (SELECT count(*) = 3 FROM pg_proc AS known JOIN pg_namespace AS schemas ON schemas.oid = known.pronamespace
+            WHERE schemas.nspname = $1::text
+              AND known.proname IN ('onlyonce_hold', 'onlyonce_complete', 'onlyonce_send')),
+           (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit')";

@@ -40,14 +40,19 @@ impl Subject {
                     clock_timestamp() + (n - {ROWS} / 2) * interval '1 second',
                     CASE WHEN n % 500 = 3 THEN clock_timestamp() END, false, sha256(n::text::bytea)
              FROM generate_series(1, {ROWS}) AS n;
-             INSERT INTO {schema}.onlyonce_outbox (key, destination, payload, state, due_at)
+             INSERT INTO {schema}.onlyonce_outbox (key, destination, payload, state, due_at, delivered_at, group_key)
              SELECT 'm' || n, 'billing', '', coalesce((ARRAY['waiting', 'claimed', 'dead'])[n % 500 + 1], 'delivered'),
-                    clock_timestamp() + (n - {ROWS} / 2) * interval '1 second'
+                    clock_timestamp() + (n - {ROWS} / 2) * interval '1 second', clock_timestamp(), 'g' || n
              FROM generate_series(1, {ROWS}) AS n;
              INSERT INTO {schema}.onlyonce_audit (id, at, who, role, via, action, scope, key, forced, result)
              SELECT n::text, clock_timestamp() - n * interval '1 second', 'ann', 'operate', 'api', 'verdict',
                     encode(sha256((n % 100)::text::bytea), 'hex'), 'k' || n, false, 'applied'
              FROM generate_series(1, {ROWS}) AS n;
+             INSERT INTO {schema}.onlyonce_result
+             SELECT sha256((n / 2)::text::bytea), n % 2, clock_timestamp(), 'charged', '1'
+             FROM generate_series(1, {ROWS}) AS n;
+             INSERT INTO {schema}.onlyonce_request
+             SELECT sha256(n::text::bytea), clock_timestamp(), 'sealed', NULL FROM generate_series(1, {ROWS}) AS n;
              INSERT INTO {schema}.onlyonce_archive
                  (archived_at, id, revision, scope, key, state, attempt, token, effects, retention_us, created_at, began_at,
                   written_at, dead_letter, rest)
@@ -55,7 +60,7 @@ impl Subject {
                     effects, retention_us, created_at, began_at, written_at, dead_letter, rest
              FROM {schema}.onlyonce_record"
         ));
-        for table in ["record", "outbox", "audit", "archive"] {
+        for table in ["record", "result", "request", "outbox", "audit", "archive"] {
             Server::shared().sql(&format!("VACUUM ANALYZE {schema}.onlyonce_{table}"));
         }
     }
@@ -65,8 +70,11 @@ impl Subject {
         let connection = pool.connect().await.unwrap();
         let sql = verb.sql(&self.store.database.quoted_schema());
         connection.client.batch_execute(&format!("PREPARE verb AS {sql}")).await.unwrap();
-        let given = self.arguments(verb);
-        let explained = connection.simple_query(&format!("EXPLAIN EXECUTE verb({given})")).await.unwrap();
+        let given = match self.arguments(verb) {
+            none if none.is_empty() => none,
+            some => format!("({some})"),
+        };
+        let explained = connection.simple_query(&format!("EXPLAIN EXECUTE verb{given}")).await.unwrap();
         let mut plan = String::new();
         for message in &explained {
             if let SimpleQueryMessage::Row(row) = message {
@@ -115,24 +123,60 @@ impl Subject {
             Verb::Due => format!("{all}, '-infinity', {id}, {}, 100", states(machine::EXPIRING)),
             Verb::UnknownSince => format!("{nothing}, '-infinity', {id}, 'infinity', {id}, 51"),
             Verb::ExaminedUnknown => format!("'-infinity', {id}, 9999"),
+            Verb::PendingSince => format!("{nothing}, '-infinity', {id}, 'infinity', {id}, 51"),
+            Verb::ExaminedPending => format!("'-infinity', {id}, 9999"),
+            Verb::Archive => format!("{all}, 0, 9999, 51"),
+            Verb::ExaminedArchive => "0, 9999".to_owned(),
             Verb::Count => format!("{}, 1001, '{}.onlyonce_record'", states(StateSet::ALL), self.schema),
             Verb::CountFew => format!("{}, 1001", states(StateSet::ALL)),
+            Verb::AliveOfScope => format!("{id}, 1001"),
+            Verb::Alive => "1001".to_owned(),
             Verb::Log => "'infinity', 0, '-infinity', 0, 'ann', 'verdict', NULL, 'k', 51".to_owned(),
             Verb::ExaminedLog => "'infinity', 0, '-infinity', 0, 9999".to_owned(),
             Verb::DeleteEntries => "'1 day', 100".to_owned(),
             Verb::BlankEntries => "'ab', 100".to_owned(),
             Verb::EraseArchived => format!("{id}, 100"),
             Verb::Archived => format!("{id}, 9"),
+            Verb::Results => format!("{id}, '-infinity'"),
+            Verb::DropResults | Verb::DropRequest => id.to_owned(),
+            Verb::Request => format!("{id}, '-infinity'"),
+            Verb::CountRequests => "100".to_owned(),
+            Verb::PutRequests => {
+                let many = hundred("bytea", id);
+                format!("{many}, {}, {many}, {many}", hundred("bigint", "1"))
+            }
+            Verb::DropRequests => format!("{}, {}", hundred("bytea", id), hundred("bigint", "1")),
             Verb::Delete | Verb::DeleteAndKeep | Verb::Erase => {
                 format!("{}, {}", hundred("bytea", id), hundred("bigint", "1"))
             }
-            Verb::Claim => format!("{id}, '9 s', 10"),
-            Verb::Deliver => format!("'m', {id}, NULL"),
-            Verb::Retry => format!("'m', {id}, 'busy', '9 s'"),
-            Verb::Bury => format!("'m', {id}, 'gone'"),
-            Verb::ProviderId => "'m'".to_owned(),
-            Verb::DeadLetters => "10".to_owned(),
-            Verb::Note | Verb::Send | Verb::Epoch | Verb::RaiseEpoch | Verb::Settings => {
+            Verb::Claim => format!(
+                "{id}, ARRAY['billing', 'mail'], ARRAY[8, 8], ARRAY[8, 8], ARRAY[interval '9 s', '9 s'], ARRAY['mail']"
+            ),
+            Verb::Deliver => format!("7, {id}, NULL"),
+            Verb::DeliverMany => {
+                format!("{}, {}, {}", hundred("bigint", "7"), hundred("bytea", id), hundred("text", "'p'"))
+            }
+            Verb::Retry => format!("7, {id}, 503, 'busy', '9 s', true"),
+            Verb::Bury => format!("7, {id}, 410, 'gone'"),
+            Verb::Wake => "'billing', 'g'".to_owned(),
+            Verb::PassDead => "'billing'".to_owned(),
+            Verb::Messages => "ARRAY[1, 2, 3]".to_owned(),
+            Verb::MessagesByNumber
+            | Verb::MessagesDead
+            | Verb::MessagesByFirstDue
+            | Verb::MessagesDelivered => "'-infinity', 0, 51".to_owned(),
+            Verb::Payload => "7".to_owned(),
+            Verb::Redrive | Verb::Discard => format!("7, {}, false", vec!["'x'"; 16].join(", ")),
+            Verb::Prune => "'1 day', 100".to_owned(),
+            Verb::CountMessages => format!("1001, '{}.onlyonce_outbox'", self.schema),
+            Verb::OldestMessage => String::new(),
+            Verb::AddResult
+            | Verb::PutRequest
+            | Verb::Note
+            | Verb::Send
+            | Verb::Epoch
+            | Verb::RaiseEpoch
+            | Verb::Settings => {
                 panic!("its plan is of no interest")
             }
         }
@@ -182,6 +226,10 @@ async fn background_work_goes_by_index() {
         (Verb::Due, "onlyonce_record_by_due"),
         (Verb::UnknownSince, "onlyonce_record_by_unknown"),
         (Verb::ExaminedUnknown, "Index Only Scan using onlyonce_record_by_unknown"),
+        (Verb::PendingSince, "onlyonce_record_by_pending"),
+        (Verb::ExaminedPending, "Index Only Scan using onlyonce_record_by_pending"),
+        (Verb::Archive, "onlyonce_archive_pkey"),
+        (Verb::ExaminedArchive, "Index Only Scan using onlyonce_archive_pkey"),
         (Verb::Count, "onlyonce_record_by_due"),
         (Verb::CountFew, "Index Only Scan using onlyonce_record_by_due"),
         (Verb::Delete, "onlyonce_record_pkey"),
@@ -189,22 +237,64 @@ async fn background_work_goes_by_index() {
         (Verb::Erase, "onlyonce_record_pkey"),
         (Verb::EraseArchived, "onlyonce_archive_by_scope"),
         (Verb::Archived, "onlyonce_archive_by_id"),
+        (Verb::Results, "onlyonce_result_pkey"),
+        (Verb::DropResults, "onlyonce_result_pkey"),
+        (Verb::Request, "onlyonce_request_pkey"),
+        (Verb::DropRequest, "onlyonce_request_pkey"),
+        (Verb::CountRequests, "onlyonce_request_pkey"),
+        (Verb::PutRequests, "onlyonce_record_pkey"),
+        (Verb::DropRequests, "onlyonce_request_pkey"),
         (Verb::Log, "onlyonce_audit_by_time"),
         (Verb::ExaminedLog, "Index Only Scan Backward using onlyonce_audit_by_time"),
         (Verb::DeleteEntries, "onlyonce_audit_by_time"),
         (Verb::BlankEntries, "onlyonce_audit_by_scope"),
         (Verb::Claim, "onlyonce_outbox_by_due"),
-        (Verb::Deliver, "onlyonce_outbox_key_key"),
-        (Verb::Retry, "onlyonce_outbox_key_key"),
-        (Verb::Bury, "onlyonce_outbox_key_key"),
-        (Verb::ProviderId, "onlyonce_outbox_key_key"),
-        (Verb::DeadLetters, "onlyonce_outbox_dead"),
+        (Verb::Claim, "onlyonce_outbox_by_group"),
+        (Verb::Claim, "onlyonce_outbox_one_at_a_time"),
+        (Verb::Claim, "onlyonce_outbox_dead"),
+        (Verb::Deliver, "onlyonce_outbox_pkey"),
+        (Verb::DeliverMany, "onlyonce_outbox_pkey"),
+        (Verb::Retry, "onlyonce_outbox_pkey"),
+        (Verb::Bury, "onlyonce_outbox_pkey"),
+        (Verb::Wake, "onlyonce_outbox_by_group"),
+        (Verb::PassDead, "onlyonce_outbox_dead"),
+        (Verb::Messages, "onlyonce_outbox_pkey"),
+        (Verb::MessagesByNumber, "onlyonce_outbox_pkey"),
+        (Verb::MessagesDead, "onlyonce_outbox_dead"),
+        (Verb::MessagesByFirstDue, "onlyonce_outbox_by_first_due"),
+        (Verb::MessagesDelivered, "onlyonce_outbox_delivered"),
+        (Verb::Payload, "onlyonce_outbox_pkey"),
+        (Verb::Redrive, "onlyonce_outbox_pkey"),
+        (Verb::Discard, "onlyonce_outbox_pkey"),
+        (Verb::Prune, "onlyonce_outbox_delivered"),
+        (Verb::CountMessages, "onlyonce_outbox_by_first_due"),
+        (Verb::CountMessages, "Index Only Scan using onlyonce_outbox_delivered"),
+        (Verb::OldestMessage, "onlyonce_outbox_by_first_due"),
     ] {
-        let plan = subject.plan(&subject.store.background, verb).await;
+        let is_of_relay =
+            [Verb::Claim, Verb::Deliver, Verb::DeliverMany, Verb::Retry, Verb::Bury, Verb::Wake]
+                .contains(&verb);
+        let pool = if is_of_relay { &subject.store.requests } else { &subject.store.background };
+        let plan = subject.plan(pool, verb).await;
         assert!(plan.contains(index), "{verb:?}\n{plan}");
-        for table in ["record", "outbox", "audit", "archive"] {
+        for table in ["record", "result", "outbox", "audit", "archive"] {
             assert!(!plan.contains(&format!("Seq Scan on onlyonce_{table}")), "{verb:?}\n{plan}");
         }
+    }
+}
+
+/// L02: a scope is counted by the index that is made for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scope_is_counted_by_index() {
+    let subject = Subject::new().await;
+    subject.fill();
+    let before = subject.plan(&subject.store.requests, Verb::AliveOfScope).await;
+    assert!(!before.contains("by_scope"), "nobody pays for what nobody asked for\n{before}");
+    subject.store.prepare_counting().await.unwrap();
+    for verb in [Verb::AliveOfScope, Verb::Alive] {
+        let plan = subject.plan(&subject.store.requests, verb).await;
+        assert!(plan.contains("using onlyonce_record_by_scope"), "{verb:?}\n{plan}");
+        assert!(!plan.contains("Seq Scan on onlyonce_record"), "{verb:?}\n{plan}");
     }
 }
 

@@ -4,20 +4,18 @@
 //! protects against a man in the middle, which full verification excludes already.
 
 use std::io;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 
 use super::failure::Failure;
-use crate::ErrorKind;
+use crate::ssl::Ssl;
 
 /// How the server is verified, and our client certificate.
 #[derive(Clone)]
@@ -26,63 +24,10 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Trusts the CAs in the file `root`, or the system's; presents a client certificate if there is one.
-    pub(super) fn new(root: Option<&Path>, certificate: Option<(&Path, &Path)>) -> Result<Self, Failure> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| wrong(format!("TLS cannot be set up: {error}")))?
-            .with_root_certificates(roots(root)?);
-        let config = match certificate {
-            None => builder.with_no_client_auth(),
-            Some((chain, key)) => {
-                let refused = |error: rustls::Error| unread("sslcert", chain, &error.to_string());
-                builder
-                    .with_client_auth_cert(certificates("sslcert", chain)?, private_key(key)?)
-                    .map_err(refused)?
-            }
-        };
-        Ok(Self { config: Arc::new(config) })
+    /// Trusts the authorities of the URL, or the system's; presents a client certificate if there is one.
+    pub(super) fn new(ssl: &Ssl) -> Result<Self, Failure> {
+        Ok(Self { config: ssl.config()? })
     }
-}
-
-fn roots(file: Option<&Path>) -> Result<RootCertStore, Failure> {
-    let mut roots = RootCertStore::empty();
-    match file {
-        Some(file) => {
-            for certificate in certificates("sslrootcert", file)? {
-                let added = roots.add(certificate);
-                added.map_err(|error| unread("sslrootcert", file, &error.to_string()))?;
-            }
-        }
-        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
-    }
-    Ok(roots)
-}
-
-fn certificates(parameter: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let failed = |error: rustls::pki_types::pem::Error| unread(parameter, file, &error.to_string());
-    let certificates = CertificateDer::pem_file_iter(file).map_err(failed)?;
-    let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    if certificates.is_empty() {
-        return Err(unread(parameter, file, "it holds no certificate"));
-    }
-    Ok(certificates)
-}
-
-fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, Failure> {
-    PrivateKeyDer::from_pem_file(file).map_err(|error| unread("sslkey", file, &error.to_string()))
-}
-
-fn unread(parameter: &str, file: &Path, why: &str) -> Failure {
-    let file = file.display();
-    wrong(format!(
-        "{parameter} \"{file}\" of the PostgreSQL URL cannot be used: {why}; name a PEM file that can be read"
-    ))
-}
-
-fn wrong(message: String) -> Failure {
-    Failure::refused(ErrorKind::Misconfigured, message)
 }
 
 impl<S> MakeTlsConnect<S> for Tls

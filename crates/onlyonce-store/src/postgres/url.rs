@@ -1,21 +1,17 @@
 //! `postgres://user:password@host:port/database?schema=…&sslmode=…`, parsed once.
 //!
-//! Parameters mean what they mean in libpq, except `sslmode`: TLS is either off or fully verified. Encryption without
-//! verification protects a password only from passive listeners. Without `sslmode`, a server on this machine is reached
-//! without TLS, any other with TLS.
+//! Parameters mean what they mean in libpq, except `sslmode` (`crate::ssl`): TLS is either off or fully verified.
 
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use onlyonce_core::percent::{Piece, pieces};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 use super::failure::Failure;
 use super::tls::Tls;
 use crate::ErrorKind;
+use crate::ssl::{self, Ssl, decoded};
 
 /// A parsed URL. It holds a password: it has no `Debug`, and only [`Database::shown`] is printed.
 pub(super) struct Database {
@@ -35,13 +31,9 @@ pub(super) struct Database {
 }
 
 /// The URL parameters that are ours.
-#[derive(Default)]
 struct Ours {
     schema: Option<String>,
-    sslmode: Option<String>,
-    root: Option<PathBuf>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
+    ssl: Ssl,
     unproven: Option<String>,
 }
 
@@ -50,7 +42,7 @@ const SCHEMA: &str = "public";
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const REMEDY: &str =
-    "write postgres://USER:PASSWORD@HOST:PORT/DATABASE, with what is special in them percent-encoded";
+    "write postgres://USER:PASSWORD@HOST:PORT/DATABASE, with special characters percent-encoded";
 
 impl Database {
     pub(super) fn parse(url: &str) -> Result<Self, Failure> {
@@ -59,10 +51,10 @@ impl Database {
         let mut config: Config =
             theirs.parse().map_err(|_| wrong("the PostgreSQL URL cannot be read", REMEDY))?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            return Err(wrong("the PostgreSQL URL names no host", REMEDY));
+            return Err(wrong("the PostgreSQL URL has no host", REMEDY));
         }
         let shown = shown(&config);
-        let tls = tls(&ours, &config)?;
+        let tls = tls(&ours.ssl, &config)?;
         config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
         if config.get_application_name().is_none() {
             config.application_name("onlyonce");
@@ -77,7 +69,7 @@ impl Database {
         if schema.is_empty() || schema.contains('\0') {
             return Err(wrong(
                 "the PostgreSQL URL has an empty schema",
-                "leave the parameter out, or name one",
+                "leave the parameter out, or give a name",
             ));
         }
         let is_unproven_allowed = match ours.unproven.as_deref() {
@@ -119,17 +111,15 @@ fn divide(url: &str) -> Result<(Ours, String), Failure> {
         return Err(wrong("the PostgreSQL URL does not begin with postgres://", REMEDY));
     }
     let (head, query) = url.split_once('?').unwrap_or((url, ""));
-    let (mut ours, mut theirs) = (Ours::default(), Vec::new());
+    let mut ours = Ours { schema: None, ssl: Ssl::of("PostgreSQL"), unproven: None };
+    let mut theirs = Vec::new();
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         let value = || decoded(value).ok_or_else(|| wrong("the PostgreSQL URL cannot be read", REMEDY));
         match name {
             "schema" => ours.schema = Some(value()?),
-            "sslmode" => ours.sslmode = Some(value()?),
-            "sslrootcert" => ours.root = Some(value()?.into()),
-            "sslcert" => ours.certificate = Some(value()?.into()),
-            "sslkey" => ours.key = Some(value()?.into()),
             "unproven" => ours.unproven = Some(value()?),
+            name if ours.ssl.take(name, &value()?) => {}
             _ => theirs.push(parameter),
         }
     }
@@ -170,42 +160,15 @@ fn only_host(config: &Config, number: usize) -> Config {
     only
 }
 
-fn tls(ours: &Ours, config: &Config) -> Result<Option<Tls>, Failure> {
-    let is_wanted = match ours.sslmode.as_deref() {
-        None => !config.get_hosts().iter().all(is_local),
-        Some("disable") => false,
-        Some("require" | "verify-full") => true,
-        Some(other) => {
-            return Err(wrong(
-                &format!(
-                    "sslmode \"{other}\" of the PostgreSQL URL would trust a server nobody has verified"
-                ),
-                "write sslmode=verify-full, with sslrootcert=FILE for an authority of your own, or sslmode=disable",
-            ));
-        }
-    };
-    if !is_wanted {
-        return Ok(None);
-    }
-    let certificate = match (&ours.certificate, &ours.key) {
-        (None, None) => None,
-        (Some(certificate), Some(key)) => Some((&**certificate, &**key)),
-        (Some(_), None) | (None, Some(_)) => {
-            return Err(wrong(
-                "the PostgreSQL URL has only one of sslcert and sslkey",
-                "a certificate of ours needs both, as PEM files",
-            ));
-        }
-    };
-    Tls::new(ours.root.as_deref().filter(|root| *root != Path::new("system")), certificate).map(Some)
+fn tls(ssl: &Ssl, config: &Config) -> Result<Option<Tls>, Failure> {
+    let are_all_local = config.get_hosts().iter().all(is_local);
+    if ssl.is_wanted(are_all_local)? { Tls::new(ssl).map(Some) } else { Ok(None) }
 }
 
 fn is_local(host: &Host) -> bool {
     match host {
         Host::Unix(_) => true,
-        Host::Tcp(name) => {
-            name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-        }
+        Host::Tcp(name) => ssl::is_local(name),
     }
 }
 
@@ -225,15 +188,6 @@ fn shown(config: &Config) -> String {
 
 fn wrong(what: &str, remedy: &str) -> Failure {
     Failure::refused(ErrorKind::Misconfigured, format!("{what}; {remedy}"))
-}
-
-/// Percent-decoded; `None` if an escape is malformed, or if it is not UTF-8.
-fn decoded(text: &str) -> Option<String> {
-    let bytes = pieces(text.as_bytes()).map(|piece| match piece {
-        Piece::Plain(byte) | Piece::Escaped(byte) => Some(byte),
-        Piece::Malformed => None,
-    });
-    String::from_utf8(bytes.collect::<Option<_>>()?).ok()
 }
 
 #[cfg(test)]
@@ -311,7 +265,7 @@ mod tests {
             ("postgres://ann:s3cret@db:http/x", "cannot be read; write postgres://USER"),
             ("postgres://ann:s3cret@db/x?nonsense=s3cret", "cannot be read"),
             ("postgres://ann:s3cret@db/x?schema=%zz", "cannot be read"),
-            ("postgres:///x", "names no host"),
+            ("postgres:///x", "has no host"),
             ("postgres://ann:s3cret@db/x?schema=", "empty schema"),
             ("postgres://ann:s3cret@db/x?unproven=maybe", "unproven \"maybe\""),
             ("postgres://ann:s3cret@db/x?sslmode=prefer", "sslmode \"prefer\""),

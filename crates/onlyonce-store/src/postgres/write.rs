@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use onlyonce_core::record::{Id, Revision, Seen};
+use onlyonce_core::record::{Id, Seen};
 use onlyonce_core::time::Timestamp;
 use tokio::sync::Semaphore;
 use tokio_postgres::types::ToSql;
@@ -25,13 +25,17 @@ use tokio_postgres::{Row, Statement, Transaction};
 
 use super::audit;
 use super::connection::Connection;
-use super::failure::{Failure, Left};
+use super::failure::Failure;
 use super::look;
 use super::pool::{Asked, Pool};
-use super::row::{self, REVISION, Span, Swap, Values, column};
+use super::row::{self, Moment, REVISION, Span, Swap, Values, column};
 use super::statement::Verb;
 use super::url::Database;
+use crate::accepted::Request;
 use crate::hash::ById;
+use crate::result::{PhaseResult, Results};
+use crate::seal::Keyring;
+use crate::sql::Sealing;
 use crate::{Error, ErrorKind, Swapped};
 
 /// How often a write is retried that neither applied nor returned the current record, since the row changes constantly.
@@ -46,22 +50,26 @@ pub(super) enum Answer {
 }
 
 /// Writes a batch.
-pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer, Error>> {
+pub(super) async fn together(
+    pool: &Pool,
+    keyring: Option<&Keyring>,
+    swaps: Vec<Swap>,
+) -> Vec<Result<Answer, Error>> {
     let mark = pool.doubts.mark();
     let rows = match &swaps[..] {
-        [swap] => one(pool, swap).await,
+        [swap] if swap.with.is_empty() => one(pool, swap).await,
         many => batch(pool, many).await,
     };
     let rows = match rows {
         Ok(rows) => rows,
         Err(failure) => {
-            let goes_alone = may_go_alone(&failure, swaps.len());
+            let goes_alone = failure.is_of_one_row(swaps.len());
             let told =
                 |swap| if goes_alone { Ok(Answer::Alone(Box::new(swap))) } else { Err(failure.error()) };
             return swaps.into_iter().map(told).collect();
         }
     };
-    let mut answers = answers(&rows);
+    let mut answers = answers(&rows, keyring);
     if answers.values().any(|found| matches!(found, Found::Written(_))) {
         pool.doubts.settle(mark);
     }
@@ -76,25 +84,15 @@ pub(super) async fn together(pool: &Pool, swaps: Vec<Swap>) -> Vec<Result<Answer
     swaps.into_iter().map(answer).collect()
 }
 
-/// A locked row, or one that the server refuses, must not fail the others, so each is sent alone. If the server is in
-/// trouble, all fail at once.
-fn may_go_alone(failure: &Failure, rows: usize) -> bool {
-    match failure.left {
-        Left::Busy | Left::Again => true,
-        Left::Nothing => rows > 1 && failure.kind == ErrorKind::Other,
-        Left::Doubt => false,
-    }
-}
-
 /// Writes one row, and waits for its lock up to the pool's lock time-out.
-async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
+async fn alone(pool: &Pool, keyring: Option<&Keyring>, swap: Swap) -> Result<Swapped, Error> {
     for _ in 0..LOOKS_MAX {
         let mark = pool.doubts.mark();
         let rows = match swap.with.is_empty() {
             true => one(pool, &swap).await?,
             false => pool.write(Asked::WithAttached(&swap)).await?,
         };
-        match rows.first().map(found) {
+        match rows.first().map(|row| found(row, keyring)) {
             Some(Found::Written(written_at)) => {
                 pool.doubts.settle(mark);
                 return Ok(swap.applied(written_at));
@@ -103,23 +101,25 @@ async fn alone(pool: &Pool, swap: Swap) -> Result<Swapped, Error> {
             // The row changed while the statement ran, so it was neither written nor returned; or it is in doubt.
             Some(Found::Stands(_)) | None => {}
         }
-        let seen = look::alone(pool, swap.id).await?;
-        if !stands_as_expected(seen.as_ref(), &swap) {
+        let seen = look::alone(pool, keyring, swap.id).await?;
+        if !swap.expects(seen.as_ref()) {
             return Ok(Swapped::Lost(seen));
         }
     }
-    Err(Error::new(
-        ErrorKind::Unavailable,
-        format!("record {} changes faster than it can be looked at", swap.id),
-    ))
+    Err(Error::new(ErrorKind::Unavailable, format!("record {} changes faster than it can be read", swap.id)))
 }
 
 /// Writes one row in a task of its own, so that it completes even if the caller is cancelled. `places` keeps connections
 /// free for reads.
-pub(super) async fn in_a_task(pool: Arc<Pool>, places: Arc<Semaphore>, swap: Swap) -> Result<Swapped, Error> {
+pub(super) async fn in_a_task(
+    pool: Arc<Pool>,
+    places: Arc<Semaphore>,
+    keyring: Option<Keyring>,
+    swap: Swap,
+) -> Result<Swapped, Error> {
     let task = tokio::spawn(async move {
         let _place = places.acquire().await.expect("the places are never closed");
-        alone(&pool, swap).await
+        alone(&pool, keyring.as_ref(), swap).await
     });
     task.await.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unavailable, "the write was given up with its runtime"))
@@ -130,6 +130,7 @@ pub(super) async fn in_a_task(pool: Arc<Pool>, places: Arc<Semaphore>, swap: Swa
 pub(super) async fn in_transaction(
     transaction: &Transaction<'_>,
     database: &Database,
+    keyring: Option<&Keyring>,
     swap: Swap,
 ) -> Result<Swapped, Error> {
     let schema = database.quoted_schema();
@@ -139,13 +140,14 @@ pub(super) async fn in_transaction(
         async move { transaction.prepare(&sql).await }
     };
     let prepared = Prepared::of(&swap, prepare).await.map_err(failed)?;
-    match within(transaction, &prepared, &swap).await.map_err(failed)?.first().map(found) {
+    let rows = within(transaction, &prepared, &swap).await.map_err(failed)?;
+    match rows.first().map(|row| found(row, keyring)) {
         Some(Found::Written(written_at)) => return Ok(swap.applied(written_at)),
         Some(Found::Stands(seen)) => return Ok(Swapped::Lost(Some(seen?))),
         None => {}
     }
     let rows = transaction.query(&Verb::Load.sql(&schema), &[&&swap.id.0[..]]).await.map_err(failed)?;
-    Ok(Swapped::Lost(rows.first().map(row::seen).transpose()?))
+    Ok(Swapped::Lost(rows.first().map(|row| row::seen(row, keyring)).transpose()?))
 }
 
 /// The same in a transaction of its own.
@@ -164,6 +166,8 @@ struct Prepared {
     write: Statement,
     send: Option<Statement>,
     note: Option<Statement>,
+    results: Option<Statement>,
+    request: Option<Statement>,
 }
 
 impl Prepared {
@@ -180,7 +184,17 @@ impl Prepared {
             true => None,
             false => Some(prepare(Verb::Note).await?),
         };
-        Ok(Self { write, send, note })
+        let results = match &swap.with.results {
+            Results::Keep => None,
+            Results::Drop => Some(prepare(Verb::DropResults).await?),
+            Results::Add(_) => Some(prepare(Verb::AddResult).await?),
+        };
+        let request = match &swap.with.request {
+            Request::Keep => None,
+            Request::Drop => Some(prepare(Verb::DropRequest).await?),
+            Request::Put(_) => Some(prepare(Verb::PutRequest).await?),
+        };
+        Ok(Self { write, send, note, results, request })
     }
 }
 
@@ -194,15 +208,19 @@ async fn within(
     let parameters = values.parameters().map(|value| value.0);
     let write = &prepared.write;
     let rows = transaction.query(write, &parameters[..write.params().len()]).await?;
-    if !matches!(rows.first().map(found), Some(Found::Written(_))) {
-        return Ok(rows);
-    }
+    let Some(written_at) = rows.first().and_then(written) else { return Ok(rows) };
     if let Some(send) = &prepared.send {
         store_messages(transaction, send, swap).await?;
     }
     if let (Some(note), Some(entry)) = (&prepared.note, &swap.with.audit) {
         let columns = audit::Columns::of(entry);
         transaction.execute(note, &columns.parameters()).await?;
+    }
+    if let Some(results) = &prepared.results {
+        change_results(transaction, results, swap).await?;
+    }
+    if let Some(request) = &prepared.request {
+        change_request(transaction, request, swap, written_at).await?;
     }
     Ok(rows)
 }
@@ -220,9 +238,48 @@ async fn store_messages(
     let groups: Vec<Option<&str>> = messages.iter().map(|message| message.group.as_deref()).collect();
     let delays: Vec<Span> = messages.iter().map(|message| Span::at_most(message.delay)).collect();
     let record = &swap.id.0[..];
-    let parameters: [&(dyn ToSql + Sync); 7] =
-        [&keys, &destinations, &payloads, &content_types, &groups, &delays, &record];
+    let key_id = swap.sealing.as_deref().and_then(Sealing::payload_key);
+    let parameters: [&(dyn ToSql + Sync); 8] =
+        [&keys, &destinations, &payloads, &content_types, &groups, &delays, &record, &key_id];
     transaction.execute(send, &parameters).await.map(drop)
+}
+
+async fn change_results(
+    transaction: &Transaction<'_>,
+    statement: &Statement,
+    swap: &Swap,
+) -> Result<(), tokio_postgres::Error> {
+    let record = &swap.id.0[..];
+    match &swap.with.results {
+        Results::Keep => Ok(()),
+        Results::Drop => transaction.execute(statement, &[&record]).await.map(drop),
+        Results::Add(PhaseResult { number, phase, json }) => {
+            let number = i32::try_from(*number).unwrap_or(i32::MAX);
+            let used_at = row::used_at(&swap.next);
+            let sealed = swap.sealing.as_deref().and_then(|sealing| sealing.result.as_deref());
+            let clear = sealed.is_none().then_some(&**json);
+            let values: [&(dyn ToSql + Sync); 6] = [&record, &number, &used_at, &&**phase, &clear, &sealed];
+            transaction.execute(statement, &values).await.map(drop)
+        }
+    }
+}
+
+async fn change_request(
+    transaction: &Transaction<'_>,
+    statement: &Statement,
+    swap: &Swap,
+    written_at: Timestamp,
+) -> Result<(), tokio_postgres::Error> {
+    let record = &swap.id.0[..];
+    match &swap.with.request {
+        Request::Keep => Ok(()),
+        Request::Drop => transaction.execute(statement, &[&record]).await.map(drop),
+        Request::Put(request) => {
+            let used_at = Moment(swap.next.created_at.stamp(written_at));
+            let key_id = swap.sealing.as_deref().and_then(Sealing::request_key);
+            transaction.execute(statement, &[&record, &used_at, &&request[..], &key_id]).await.map(drop)
+        }
+    }
 }
 
 fn verb(swap: &Swap) -> Verb {
@@ -251,28 +308,31 @@ enum Found {
 }
 
 /// A row that was written is returned without a revision.
-fn found(row: &Row) -> Found {
-    let is_written = row.len() == 2 || matches!(column::<Option<i64>>(row, REVISION), Ok(None));
-    match (is_written, row::last_moment(row)) {
+fn is_written(row: &Row) -> bool {
+    row.len() == 2 || matches!(column::<Option<i64>>(row, REVISION), Ok(None))
+}
+
+/// When a row was written; none where it was not.
+fn written(row: &Row) -> Option<Timestamp> {
+    row::last_moment(row).ok().filter(|_| is_written(row))
+}
+
+fn found(row: &Row, keyring: Option<&Keyring>) -> Found {
+    match (is_written(row), row::last_moment(row)) {
         (true, Ok(written_at)) => Found::Written(written_at),
         (true, Err(error)) => Found::Stands(Err(error)),
-        (false, _) => Found::Stands(row::seen(row)),
+        (false, _) => Found::Stands(row::seen(row, keyring)),
     }
 }
 
 /// The answers of a batch by id. A row has two if it was deleted between the statement's snapshot and its insert: then it
 /// was written, which comes first. A row whose id cannot be read answers nothing.
-fn answers(rows: &[Row]) -> HashMap<Id, Found, ById> {
+fn answers(rows: &[Row], keyring: Option<&Keyring>) -> HashMap<Id, Found, ById> {
     let mut answers = HashMap::with_capacity_and_hasher(rows.len(), ById::default());
     for row in rows {
         if let Ok(id) = row::id(row) {
-            answers.entry(id).or_insert_with(|| found(row));
+            answers.entry(id).or_insert_with(|| found(row, keyring));
         }
     }
     answers
-}
-
-fn stands_as_expected(seen: Option<&Seen>, swap: &Swap) -> bool {
-    let revision = swap.expected.map(|revision| Revision(revision.cast_unsigned()));
-    seen.is_some_and(|seen| Some(seen.revision) == revision)
 }

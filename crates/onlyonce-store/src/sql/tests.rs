@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::Attached;
 use crate::conformance::random::Random;
+use onlyonce_core::machine;
+use onlyonce_core::record::Verdict;
 
 const NOW: Timestamp = Timestamp::from_micros(1_762_000_000_000_000);
 
@@ -34,11 +37,18 @@ struct Stored {
     headers: Option<Vec<u8>>,
     body: Option<Vec<u8>>,
     rest: Vec<u8>,
+    key_id: Option<Vec<u8>>,
 }
 
 impl Stored {
     fn of(draft: &Draft) -> Self {
-        let columns = Columns::of(draft);
+        Self::sealed(draft, None)
+    }
+
+    fn sealed(draft: &Draft, keyring: Option<&Keyring>) -> Self {
+        let id = Id::of(&draft.scope, &draft.key);
+        let sealing = Sealing::of(keyring, &id, draft, &mut Attached::default());
+        let columns = Columns::of(draft, sealing.as_deref());
         let stamp = |when: When| when.stamp(NOW).as_micros();
         let text = |text: Option<&str>| text.map(str::to_owned);
         Self {
@@ -63,9 +73,10 @@ impl Stored {
             completed_by: text(columns.completed_by),
             recovery_point: text(columns.recovery_point),
             status: columns.status.map(Into::into),
-            headers: columns.headers,
-            body: columns.body.map(|body| body.to_vec()),
+            headers: columns.headers.map(Cow::into_owned),
+            body: columns.body.map(<[u8]>::to_vec),
             rest: columns.rest,
+            key_id: columns.key_id.map(<[u8]>::to_vec),
         }
     }
 
@@ -97,6 +108,7 @@ impl Stored {
             headers: self.headers.as_deref(),
             body: self.body.as_deref(),
             rest: &self.rest,
+            key_id: self.key_id.as_deref(),
         }
     }
 }
@@ -119,8 +131,34 @@ proptest! {
     fn any_record_is_its_columns_and_back(seed: u64) {
         let draft = Random::new(seed).draft();
         let stored = Stored::of(&draft);
-        prop_assert_eq!(stored.row().record().unwrap(), draft.stamp(NOW));
-        stored.row().check().unwrap();
+        prop_assert_eq!(stored.row().record(None).unwrap(), draft.stamp(NOW));
+        stored.row().check(None).unwrap();
+    }
+
+    /// L05: with its key a record is read as it was written; without it, its columns say when it expires and nothing is served.
+    #[test]
+    fn any_record_is_its_encrypted_columns_and_back(seed: u64) {
+        let draft = Random::new(seed).draft();
+        let keyring = Keyring::new([[7; 32]]).unwrap();
+        let stored = Stored::sealed(&draft, Some(&keyring));
+        let record = draft.stamp(NOW);
+        prop_assert_eq!(&stored.row().record(Some(&keyring)).unwrap(), &record);
+        stored.row().check(None).unwrap();
+        let other = Keyring::new([[8; 32]]).unwrap();
+        for keyring in [None, Some(&other)] {
+            match stored.row().record(keyring) {
+                Ok(read) => prop_assert_eq!(&read, &record, "nothing of it is encrypted"),
+                Err(error) => {
+                    prop_assert_eq!(error.kind(), ErrorKind::Undecryptable);
+                    prop_assert!(error.to_string().contains(&Keyring::new([[7; 32]]).unwrap().first().to_string()));
+                    let unreadable = error.unreadable().unwrap();
+                    prop_assert_eq!(unreadable.record.state.name(), record.state.name());
+                    prop_assert_eq!(machine::may_reap(&unreadable.record, NOW), machine::may_reap(&record, NOW));
+                    let stored = machine::stored(&record).map(|(response, _)| (response.status, response.body.len()));
+                    prop_assert_eq!(unreadable.status.zip(unreadable.body_bytes), stored);
+                }
+            }
+        }
     }
 }
 
@@ -182,7 +220,7 @@ fn columns_that_contradict_each_other_are_refused_by_name() {
     for (state, change, says) in cases {
         let mut stored = Stored::of(&draft(state, true));
         change(&mut stored);
-        let error = stored.row().record().unwrap_err();
+        let error = stored.row().record(None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains(says), "{error}\n  does not say {says}");
         assert!(error.to_string().contains("nothing was changed"), "{error}");
@@ -196,8 +234,8 @@ fn columns_that_contradict_each_other_are_refused_by_name() {
 fn a_row_that_is_due_at_the_wrong_time_does_not_pass_a_check() {
     let mut stored = Stored::of(&draft(StateName::Running, true));
     stored.due_at = None;
-    stored.row().record().unwrap();
-    let error = stored.row().check().unwrap_err();
+    stored.row().record(None).unwrap();
+    let error = stored.row().check(None).unwrap_err();
     assert!(error.to_string().contains("column \"due_at\" is not when"), "{error}");
 }
 
@@ -217,8 +255,8 @@ fn a_row_completed_by_its_columns_alone_is_a_completed_record() {
     row.status = Some(201);
     row.headers = Some(b"content-type: text/plain\nlink: <a>\nlink: <b>\n".to_vec());
     row.body = Some(b"done".to_vec());
-    let record = row.row().record().unwrap();
-    row.row().check().unwrap();
+    let record = row.row().record(None).unwrap();
+    row.row().check(None).unwrap();
     let State::Completed { response: Some(response), by: Source::Attempt, expires_at: told } = &record.state
     else {
         panic!("{:?}", record.state)
@@ -229,4 +267,56 @@ fn a_row_completed_by_its_columns_alone_is_a_completed_record() {
     assert_eq!(headers, [("content-type", &b"text/plain"[..]), ("link", b"<a>"), ("link", b"<b>")]);
     assert_eq!(record.evidence, None);
     assert_eq!((&record.fingerprint, record.token), (&before.fingerprint, before.token));
+}
+
+fn sealed_answer() -> (Keyring, Stored) {
+    let keyring = Keyring::new([[7; 32]]).unwrap();
+    let stored = Stored::sealed(&draft(StateName::Completed, true), Some(&keyring));
+    (keyring, stored)
+}
+
+/// L05: an answer that was changed, or moved to another column or row, is refused and never served.
+#[test]
+fn an_encrypted_answer_that_was_altered_or_moved_is_corrupt() {
+    let (keyring, other) = sealed_answer();
+    type Change = fn(&mut Stored, &Stored);
+    let changes: [Change; 6] = [
+        |row, _| *row.body.as_mut().unwrap().last_mut().unwrap() ^= 1,
+        |row, _| row.headers.as_mut().unwrap()[40] ^= 1,
+        |row, _| row.headers.clone_from(&row.body),
+        |row, _| row.body.as_mut().unwrap().truncate(20),
+        |row, other| row.body.clone_from(&other.body),
+        |row, _| row.key_id = None,
+    ];
+    for change in changes {
+        let elsewhere = (0..).map(|seed| Random::new(seed).draft()).find(|draft| {
+            machine::stored(&draft.clone().stamp(NOW)).is_some()
+                && Id::of(&draft.scope, &draft.key).0 != other.id[..]
+        });
+        let mut row = Stored::sealed(&elsewhere.unwrap(), Some(&keyring));
+        change(&mut row, &other);
+        let error = row.row().record(Some(&keyring)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+}
+
+/// L05, W09: what SQL stores stands in clear and is marked so; evidence that was encrypted before no longer counts.
+#[test]
+fn a_row_completed_by_sql_is_read_without_any_key() {
+    let happened = |draft: &Draft| {
+        let verdict = draft.evidence.as_deref().map(|evidence| &evidence.verdict);
+        matches!(verdict, Some(Verdict::Happened(Some(_)))) && draft.progress.found.is_none()
+    };
+    let before = (0..)
+        .map(|seed| Random::new(seed).draft())
+        .find(|draft| happened(draft) && draft.state.name() == StateName::Running);
+    let (keyring, completed) = sealed_answer();
+    let mut row = Stored::sealed(&before.unwrap(), Some(&keyring));
+    assert_eq!(row.row().record(None).unwrap_err().kind(), ErrorKind::Undecryptable);
+    (row.state, row.lapses_at) = ("completed".into(), None);
+    (row.due_at, row.expires_at) = (completed.due_at, completed.expires_at);
+    (row.completed_by, row.status, row.key_id) = (Some("attempt".into()), Some(201), None);
+    (row.headers, row.body) = (Some(Vec::new()), Some(b"done".to_vec()));
+    let record = row.row().record(None).unwrap();
+    assert_eq!(machine::stored(&record).unwrap().0.body, "done");
 }

@@ -12,6 +12,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::row::{self, Swap};
 use super::writer::{Refused, keep_time};
+use crate::seal::Keyring;
 use crate::sql::COLUMNS;
 use crate::{Change, Error, failpoint};
 
@@ -19,19 +20,23 @@ use crate::{Change, Error, failpoint};
 const ROWS_MAX: i64 = 1_000;
 
 /// Settles every attempt in the file, and says how many there were.
-pub(super) fn all(connection: &mut Connection, now: Timestamp) -> Result<usize, Refused> {
+pub(super) fn all(
+    connection: &mut Connection,
+    keyring: Option<&Keyring>,
+    now: Timestamp,
+) -> Result<usize, Refused> {
     let mut abandoned = 0;
     for state in machine::ABANDONED.iter() {
         let mut after = Vec::new();
         loop {
             let transaction =
                 connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-            let found = page(&transaction, state.as_str(), &after, now)?;
+            let found = page(&transaction, state.as_str(), &after, keyring, now)?;
             let Some((last, _)) = found.last() else { break };
             after = last.0.to_vec();
             let mut settled = Vec::new();
             for (id, seen) in found {
-                settled.extend(one(&transaction, id, seen, now)?);
+                settled.extend(one(&transaction, id, seen, keyring, now)?);
             }
             keep_time(&transaction, now)?;
             failpoint!("sqlite.abandon.before");
@@ -47,31 +52,38 @@ pub(super) fn all(connection: &mut Connection, now: Timestamp) -> Result<usize, 
 type Found = (Id, Result<Seen, Error>);
 
 /// Relies on the index by state and due time.
-fn page(connection: &Connection, state: &str, after: &[u8], now: Timestamp) -> rusqlite::Result<Vec<Found>> {
+fn page(
+    connection: &Connection,
+    state: &str,
+    after: &[u8],
+    keyring: Option<&Keyring>,
+    now: Timestamp,
+) -> rusqlite::Result<Vec<Found>> {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         format!(
             "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_due
              WHERE state = ?1 AND id > ?2 ORDER BY id LIMIT ?3"
         )
     });
-    let understand = |row: &Row<'_>| Ok((row::id(row)?, row::read(row, |row| row.seen(now))?));
+    let understand = |row: &Row<'_>| Ok((row::id(row)?, row::read(row, |row| row.seen(now, keyring))?));
     connection.prepare_cached(&SQL)?.query_map(params![state, after, ROWS_MAX], understand)?.collect()
 }
 
 /// What was written about an attempt that was left running.
 type Settled = (Id, Box<Draft>);
 
-/// A record that cannot be understood stays as it is: whoever asks for it is told.
+/// A record that cannot be understood, or whose key is missing, stays as it is: whoever asks for it is told.
 fn one(
     connection: &Connection,
     id: Id,
     seen: Result<Seen, Error>,
+    keyring: Option<&Keyring>,
     now: Timestamp,
 ) -> Result<Option<Settled>, Refused> {
     let Ok(seen) = seen else { return Ok(None) };
     let Some(next) = machine::abandon(&seen) else { return Ok(None) };
-    let change = Change::new(Some(seen.revision), mint(connection)?, next.clone());
-    Swap::of(id, change).run(connection, now)?;
+    let change = Change::after(Some(&seen), mint(connection)?, next.clone());
+    Swap::of(id, change, keyring).run(connection, keyring, now)?;
     Ok(Some((id, next)))
 }
 
@@ -81,7 +93,7 @@ fn tell((id, written): &Settled) {
         route = written.route.as_deref().unwrap_or_default(),
         attempt = written.attempt,
         is = %written.state.name(),
-        "a process that is gone had left this request running"
+        "a process that ended had left this request running"
     );
 }
 

@@ -69,12 +69,12 @@ pub(super) fn backup(from: &Path, to: &Path, progress: impl FnMut(Progress)) -> 
 /// Nothing is there yet, and there is a folder for it.
 pub(super) fn is_free(to: &Path) -> Result<(), Failure> {
     if to.symlink_metadata().is_ok() {
-        let message = format!("backup {} exists already; name a new file", quoted(to));
+        let message = format!("backup {} exists already; use a new file", quoted(to));
         return Err(Failure::new(ErrorKind::Misconfigured, message));
     }
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        let message = format!("folder {} of the backup is not there; create it first", quoted(folder));
+        let message = format!("folder {} of the backup does not exist; create it first", quoted(folder));
         return Err(Failure::new(ErrorKind::Misconfigured, message));
     }
     Ok(())
@@ -118,7 +118,7 @@ fn finish(partial: &Path, to: &Path) -> io::Result<()> {
 
 fn unwritable(path: &Path, error: &io::Error) -> Failure {
     let message = format!(
-        "backup {} cannot be written: {error}; let this process write in its folder, or free some space",
+        "backup {} cannot be written: {error}; allow this process to write to its folder, or free some space",
         quoted(path)
     );
     Failure::new(file::kind_of(error), message)

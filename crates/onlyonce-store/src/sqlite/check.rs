@@ -9,6 +9,7 @@ use super::Sqlite;
 use super::row;
 use super::writer::Refused;
 use crate::Error;
+use crate::seal::Keyring;
 use crate::sql::COLUMNS;
 
 /// So many records are read at a time, so that no read transaction lasts.
@@ -21,7 +22,7 @@ const FAULTS_MAX: usize = 100;
 pub struct Health {
     /// Records that were read.
     pub records: usize,
-    /// What is wrong, up to a hundred lines; empty where nothing is.
+    /// What is wrong, up to a hundred lines; empty where nothing is. A key that is missing is not wrong.
     pub faults: Vec<String>,
 }
 
@@ -32,15 +33,16 @@ impl Sqlite {
     ///
     /// Where the file cannot be read at all. What is wrong in it is no error, but [`Health::faults`].
     pub async fn check(&self) -> Result<Health, Error> {
-        self.lists().run(health).await
+        let keyring = self.keyring.clone();
+        self.lists().run(move |connection| health(connection, keyring.as_ref())).await
     }
 }
 
-pub(super) fn health(connection: &Connection) -> Result<Health, Refused> {
+pub(super) fn health(connection: &Connection, keyring: Option<&Keyring>) -> Result<Health, Refused> {
     let mut health = Health { records: 0, faults: structure(connection)? };
     let mut after = None;
     while health.faults.len() < FAULTS_MAX {
-        let checked = match page(connection, after) {
+        let checked = match page(connection, after, keyring) {
             // What is known already counts, also where nothing more can be read.
             Err(error) if !health.faults.is_empty() => {
                 health.faults.push(error.to_string());
@@ -66,7 +68,11 @@ fn structure(connection: &Connection) -> Result<Vec<String>, Refused> {
 }
 
 /// Relies on the unique index over ids.
-fn page(connection: &Connection, after: Option<Id>) -> rusqlite::Result<Vec<(Id, Result<(), Error>)>> {
+fn page(
+    connection: &Connection,
+    after: Option<Id>,
+    keyring: Option<&Keyring>,
+) -> rusqlite::Result<Vec<(Id, Result<(), Error>)>> {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         format!(
             "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_id
@@ -74,6 +80,6 @@ fn page(connection: &Connection, after: Option<Id>) -> rusqlite::Result<Vec<(Id,
         )
     });
     let after: &[u8] = after.as_ref().map_or(&[], |id| &id.0);
-    let check = |row: &Row<'_>| Ok((row::id(row)?, row::read(row, |row| row.check())?));
+    let check = |row: &Row<'_>| Ok((row::id(row)?, row::read(row, |row| row.check(keyring))?));
     connection.prepare_cached(&SQL)?.query_map(params![after, PAGE_ROWS], check)?.collect()
 }

@@ -63,13 +63,11 @@ fn judge(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
     }
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => {
-            (ErrorKind::Unavailable, "free some space on its disk, and writes go on by themselves")
+            (ErrorKind::Unavailable, "free some space on its disk; no restart is needed")
         }
-        Some(ErrorCode::SystemIoFailure) => {
-            (ErrorKind::Unavailable, "see what the system's log says about its disk")
-        }
+        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, "check the disk in the system's log"),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            (ErrorKind::Unavailable, "another program holds it; close that")
+            (ErrorKind::Unavailable, "another program has locked it; stop that program")
         }
         Some(ErrorCode::OutOfMemory | ErrorCode::OperationInterrupted) => {
             (ErrorKind::Unavailable, "try again")
@@ -78,8 +76,8 @@ fn judge(error: &rusqlite::Error) -> (ErrorKind, &'static str) {
             (ErrorKind::Corrupt, "it is damaged and nothing more is written to it; restore it from a backup")
         }
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
-            (ErrorKind::Misconfigured, "let this process read and write it and its folder")
+            (ErrorKind::Misconfigured, "allow this process to read and write the file and its folder")
         }
-        _ => (ErrorKind::Other, "this should not happen; please report it"),
+        _ => (ErrorKind::Other, "this is a bug; please report it"),
     }
 }

@@ -31,7 +31,7 @@ pub(super) enum Found {
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
     if path.is_dir() {
         let message = format!(
-            "store path {} is a folder; name a file in it, such as {}",
+            "store path {} is a folder; use a file in it, such as {}",
             quoted(path),
             quoted(&path.join("onlyonce.db"))
         );
@@ -41,7 +41,7 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
         return Ok(resolved);
     }
     let Some(name) = path.file_name() else {
-        let message = format!("store path {} names no file; name one", quoted(path));
+        let message = format!("store path {} has no file name; add one", quoted(path));
         return Err(Failure::new(ErrorKind::Misconfigured, message));
     };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -70,7 +70,7 @@ pub(super) fn inspect(path: &Path, mut file: &File) -> Result<Found, Failure> {
     }
     let mut header = [0; HEADER_BYTES];
     if file.read_exact(&mut header).is_err() || !header.starts_with(MAGIC) {
-        return Err(foreign(path, "is no SQLite database"));
+        return Err(foreign(path, "is not an SQLite database"));
     }
     judge(path, &Header(header), length)?;
     Ok(Found::Ours)
@@ -165,8 +165,10 @@ pub(super) fn kind_of(error: &io::Error) -> ErrorKind {
 }
 
 pub(super) fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    let message =
-        format!("store file {} cannot be read: {error}; let this process read and write it", quoted(path));
+    let message = format!(
+        "store file {} cannot be read: {error}; allow this process to read and write it",
+        quoted(path)
+    );
     Failure::new(kind_of(error), message)
 }
 
@@ -181,7 +183,7 @@ fn before_columns(path: &Path) -> Failure {
 
 fn foreign(path: &Path, what: &str) -> Failure {
     let message = format!(
-        "store file {} {what}, and was left as it is; name another file, and Onlyonce creates it",
+        "store file {} {what}, and was not changed; use another file, which Onlyonce creates",
         quoted(path)
     );
     Failure::new(ErrorKind::Misconfigured, message)

@@ -40,8 +40,10 @@ impl Guest {
         match file::inspect_at(&path)? {
             Found::Ours => Ok(Self { path }),
             Found::Nothing => {
-                let message =
-                    format!("store file {} is not there, or empty; name the file of a store", quoted(&path));
+                let message = format!(
+                    "store file {} does not exist or is empty; use the file of a store",
+                    quoted(&path)
+                );
                 Err(Error::new(ErrorKind::Misconfigured, message))
             }
         }
@@ -56,7 +58,7 @@ impl Guest {
         let path = file::resolve(path.as_ref())?;
         match file::inspect_at(&path)? {
             Found::Ours => Self { path }.schema().await,
-            Found::Nothing => Ok(migration::schema(0)),
+            Found::Nothing => Ok(migration::lacking(0)),
         }
     }
 
@@ -113,13 +115,13 @@ impl Guest {
     ///
     /// # Errors
     ///
-    /// Where the file cannot be read, or is of a newer release.
+    /// Where the file cannot be read, is of a newer release, or has the tables of another one.
     pub async fn schema(&self) -> Result<Schema, Error> {
         self.blocking(|path| {
             let connection = connect(path)?;
-            let version = migration::version(&connection).map_err(|error| Failure::of(path, &error));
+            let schema = migration::schema(&connection, path);
             leave(&connection, path);
-            Ok(migration::schema(version?))
+            schema
         })
         .await
     }
@@ -152,7 +154,7 @@ pub(super) fn connect_current(path: &Path) -> Result<Connection, Failure> {
 }
 
 fn health(path: &Path, connection: &Connection) -> Result<Health, Failure> {
-    let found = check::health(connection).map_err(|refused| refused.failure(path));
+    let found = check::health(connection, None).map_err(|refused| refused.failure(path));
     leave(connection, path);
     found
 }

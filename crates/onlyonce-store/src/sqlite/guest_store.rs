@@ -11,18 +11,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use onlyonce_core::record::{Id, Record, Seen, StateName, Token};
 use onlyonce_core::time::Timestamp;
 use rusqlite::Connection;
 
 use super::failure::{Failure, quoted};
 use super::writer::Refused;
-use super::{Guest, audit, guest, open, outbox, promises, reap, row, scan};
+use super::{Guest, audit, guest, keys, open, outbox, promises, reap, request, result, row, scan};
 use crate::audit::Entry;
 use crate::clock::{Clock, SystemClock};
-use crate::outbox::{Claimed, DeadLetter, Outbox, Settled};
+use crate::outbox::{Census, Changed, Claimed, Claims, Item, Outbox, Payload, Settled, Wanted};
+use crate::result::PhaseResult;
+use crate::seal::Keyring;
 use crate::{
-    Audit, Change, Count, EpochSeen, Error, ErrorKind, Finding, Page, Promises, Query, Store, Swapped,
+    Audit, Change, Count, EpochSeen, Error, ErrorKind, Finding, KeyUse, Page, Promises, Query, Store, Swapped,
 };
 
 /// How many connections are kept while nobody reads.
@@ -34,6 +37,7 @@ pub struct GuestStore {
     path: PathBuf,
     clock: Arc<SystemClock>,
     idle: Idle,
+    keyring: Option<Keyring>,
 }
 
 type Idle = Arc<Mutex<Vec<Connection>>>;
@@ -44,9 +48,9 @@ impl GuestStore {
     /// # Errors
     ///
     /// As for [`Guest::open`]; `Misconfigured` also where the file lacks a migration, or this process owns it.
-    pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+    pub async fn open(path: impl AsRef<Path>, keyring: Option<Keyring>) -> Result<Self, Error> {
         let path = Guest::open(path)?.path().to_owned();
-        let store = Self { path, clock: Arc::new(SystemClock::new()), idle: Idle::default() };
+        let store = Self { path, clock: Arc::new(SystemClock::new()), idle: Idle::default(), keyring };
         store.epoch().await?;
         Ok(store)
     }
@@ -80,7 +84,7 @@ impl GuestStore {
 
     fn refused<R>(&self) -> Result<R, Error> {
         let message = format!(
-            "store file {} belongs to its owner, and is only read here; use --admin to have its gateway change it",
+            "store file {} belongs to another process, and can only be read here; use --admin to have its gateway change it",
             quoted(&self.path)
         );
         Err(Error::new(ErrorKind::Misconfigured, message).having_written_nothing())
@@ -133,8 +137,9 @@ impl Store for GuestStore {
     }
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
+        let keyring = self.keyring.clone();
         let load = move |snapshot: &Snapshot<'_>| {
-            Ok(row::load(&snapshot.transaction, id, || snapshot.now())?.transpose()?)
+            Ok(row::load(&snapshot.transaction, id, keyring.as_ref(), || snapshot.now())?.transpose()?)
         };
         self.read(load).await
     }
@@ -144,7 +149,11 @@ impl Store for GuestStore {
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
-        self.read(move |snapshot| scan::list(&snapshot.transaction, &|| snapshot.now(), &query)).await
+        let keyring = self.keyring.clone();
+        let list = move |snapshot: &Snapshot<'_>| {
+            scan::list(&snapshot.transaction, &|| snapshot.now(), keyring.as_ref(), &query)
+        };
+        self.read(list).await
     }
 
     async fn reap(&self, _limit: usize) -> Result<usize, Error> {
@@ -168,15 +177,38 @@ impl Store for GuestStore {
     }
 
     async fn archived(&self, id: Id, limit: usize) -> Result<Option<Vec<Record>>, Error> {
-        self.read(move |snapshot| reap::archived(&snapshot.transaction, id, limit).map(Some)).await
+        let keyring = self.keyring.clone();
+        let archived = move |snapshot: &Snapshot<'_>| {
+            reap::archived(&snapshot.transaction, id, limit, keyring.as_ref()).map(Some)
+        };
+        self.read(archived).await
+    }
+
+    async fn results(&self, id: Id, used_at: Timestamp) -> Result<Vec<PhaseResult>, Error> {
+        let keyring = self.keyring.clone();
+        self.read(move |snapshot| result::of(&snapshot.transaction, id, used_at, keyring.as_ref())).await
+    }
+
+    async fn request(&self, id: Id, used_at: Timestamp) -> Result<Option<Bytes>, Error> {
+        let keyring = self.keyring.clone();
+        self.read(move |snapshot| request::of(&snapshot.transaction, id, used_at, keyring.as_ref())).await
+    }
+
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        self.read(move |snapshot| Ok(request::count(&snapshot.transaction, limit)?)).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         Ok(self.clock.examine().into_iter().collect())
     }
 
+    async fn keys_in_use(&self) -> Result<Vec<KeyUse>, Error> {
+        let keyring = self.keyring.clone();
+        self.read(move |snapshot| Ok(keys::in_use(&snapshot.transaction, keyring.as_ref())?)).await
+    }
+
     fn promises(&self) -> Promises {
-        promises()
+        promises(self.keyring.as_ref())
     }
 
     async fn erase(&self, _scope: [u8; 32], _limit: usize) -> Result<usize, Error> {
@@ -209,20 +241,44 @@ impl Audit for GuestStore {
 
 #[async_trait]
 impl Outbox for GuestStore {
-    async fn claim(&self, _token: Token, _lease: Duration, _limit: usize) -> Result<Vec<Claimed>, Error> {
+    async fn claim(&self, _token: Token, _wanted: &[Wanted]) -> Result<Claims, Error> {
         self.refused()
     }
 
-    async fn settle(&self, _key: &str, _token: Token, _settled: Settled) -> Result<bool, Error> {
+    async fn settle(&self, _claimed: &Claimed, _settled: Settled) -> Result<bool, Error> {
         self.refused()
     }
 
-    async fn provider_id(&self, key: &str) -> Result<Option<Arc<str>>, Error> {
-        let key = key.to_owned();
-        self.read(move |snapshot| Ok(outbox::provider_id(&snapshot.transaction, &key)?)).await
+    async fn pass_dead(&self, _destination: &str) -> Result<(), Error> {
+        self.refused()
     }
 
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
-        self.read(move |snapshot| Ok(outbox::dead(&snapshot.transaction, limit)?)).await
+    async fn list(&self, query: crate::outbox::Query) -> Result<crate::outbox::Page, Error> {
+        self.read(move |snapshot| outbox::list(&snapshot.transaction, &query)).await
+    }
+
+    async fn item(&self, number: u64) -> Result<Option<Item>, Error> {
+        self.read(move |snapshot| outbox::item(&snapshot.transaction, number)).await
+    }
+
+    async fn payload(&self, number: u64) -> Result<Option<Payload>, Error> {
+        let keyring = self.keyring.clone();
+        self.read(move |snapshot| outbox::payload(&snapshot.transaction, number, keyring.as_ref())).await
+    }
+
+    async fn redrive(&self, _number: u64, _entry: Entry) -> Result<Changed, Error> {
+        self.refused()
+    }
+
+    async fn discard(&self, _number: u64, _entry: Entry) -> Result<Changed, Error> {
+        self.refused()
+    }
+
+    async fn prune(&self, _age: Duration, _limit: usize) -> Result<usize, Error> {
+        self.refused()
+    }
+
+    async fn census(&self) -> Result<Census, Error> {
+        self.read(|snapshot| Ok(outbox::census(&snapshot.transaction, snapshot.now())?)).await
     }
 }

@@ -42,7 +42,7 @@ impl Latch {
     pub(super) fn sync_failed(&self, message: &str) {
         let message = format!(
             "{message}; a sync of the store file failed, so nothing more is written: everything acknowledged is in its WAL; \
-             see to the disk, then restart this process, which recovers from the WAL"
+             check the disk, then restart this process, which recovers from the WAL"
         );
         if self.0.set(Failure::new(ErrorKind::Unavailable, message.clone())).is_ok() {
             tracing::error!(

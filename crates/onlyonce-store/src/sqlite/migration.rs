@@ -33,8 +33,17 @@ const ALL: [Step; 1] = [step!("0001-first")];
 #[allow(clippy::cast_possible_truncation, reason = "a handful of files")]
 pub(super) const LATEST: u32 = ALL.len() as u32;
 
+/// The schema of a file, and what it lacks. A file whose steps differ from this release's is refused, as [`run`] refuses it.
+pub(super) fn schema(connection: &Connection, path: &Path) -> Result<Schema, Failure> {
+    for (number, step) in (1..).zip(&ALL) {
+        is_applied(connection, path, number, step)?;
+    }
+    let version = version(connection).map_err(|error| Failure::of(path, &error))?;
+    Ok(lacking(version))
+}
+
 /// A file of that version, and what it lacks. An older release refuses a newer file, whatever the step.
-pub(super) fn schema(version: u32) -> Schema {
+pub(super) fn lacking(version: u32) -> Schema {
     let told = |(number, step): (u32, &Step)| Migration {
         number,
         name: step.name,

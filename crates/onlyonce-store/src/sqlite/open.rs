@@ -16,12 +16,13 @@ use super::reader::{Lists, Looks, no_thread};
 use super::writer::{self, Writer};
 use super::{Options, Sqlite, abandon, check, connection, migration};
 use crate::clock::{Clock, SystemClock};
+use crate::seal::Keyring;
 use crate::{Epoch, ErrorKind, Finding, failpoint};
 
 /// A file up to this size is checked whole each time it is opened: that takes no longer than a few milliseconds.
 const CHECKED_BYTES_MAX: u64 = 2 << 20;
 
-pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
+pub(super) fn open(path: &Path, mut options: Options) -> Result<Sqlite, Failure> {
     let path = file::resolve(path)?;
     let owned = Owner::take(&path)?;
     let found = file::inspect(&path, owned.file())?;
@@ -29,15 +30,16 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
     let mut connection = connection::writer(&path, options.cache_bytes).map_err(failed)?;
     make_ready(&mut connection, &path, found, &options)?;
     let kept = kept(&connection).map_err(failed)?;
-    let clock = time(kept.latest, options.clock);
-    let abandoned = abandon::all(&mut connection, clock.now()).map_err(|refused| refused.failure(&path))?;
+    let clock = time(kept.latest, options.clock.take());
+    let abandoned = abandon::all(&mut connection, options.keyring.as_ref(), clock.now())
+        .map_err(|refused| refused.failure(&path))?;
     failpoint!("sqlite.open.ready");
     let latch = Latch::default();
     let (checkpointer, signal) =
         Checkpointer::start(&path, &owned, &latch).map_err(|error| no_thread(&error))?;
     signal.watch(&mut connection).map_err(failed)?;
     let counts = Arc::<writer::Counts>::default();
-    let looks = Looks::start(&path, &clock, options.readers)?;
+    let looks = Looks::start(&path, &clock, options.keyring.as_ref(), options.readers)?;
     let thread = writer::Thread {
         connection,
         path: path.clone(),
@@ -45,6 +47,7 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
         checkpoints: signal,
         counts: counts.clone(),
         latch: latch.clone(),
+        keyring: options.keyring.clone(),
     };
     let writer = Writer::start(thread).map_err(|error| no_thread(&error))?;
     let lists = Lists::new(&path, &owned);
@@ -60,6 +63,7 @@ pub(super) fn open(path: &Path, options: Options) -> Result<Sqlite, Failure> {
         epoch: Mutex::new(kept.epoch),
         name: kept.name,
         expired: options.expired,
+        keyring: options.keyring,
         path,
         owned,
     })
@@ -82,7 +86,7 @@ fn make_ready(
     use_wal(connection, path)?;
     migration::run(connection, path)?;
     if found == Found::Ours {
-        check_if_small(connection, path)?;
+        check_if_small(connection, path, options.keyring.as_ref())?;
     }
     connection.set_db_config(no_checkpoint, false).map_err(failed)?;
     Ok(())
@@ -104,12 +108,12 @@ fn use_wal(connection: &Connection, path: &Path) -> Result<(), Failure> {
     }
 }
 
-fn check_if_small(connection: &Connection, path: &Path) -> Result<(), Failure> {
+fn check_if_small(connection: &Connection, path: &Path, keyring: Option<&Keyring>) -> Result<(), Failure> {
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     if bytes > CHECKED_BYTES_MAX {
         return Ok(());
     }
-    let health = check::health(connection).map_err(|refused| refused.failure(path))?;
+    let health = check::health(connection, keyring).map_err(|refused| refused.failure(path))?;
     let Some(fault) = health.faults.first() else { return Ok(()) };
     let message = format!(
         "store file {} is damaged ({}) and was left as it is; restore it from a backup",

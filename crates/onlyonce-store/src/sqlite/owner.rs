@@ -67,7 +67,7 @@ fn open(path: &Path) -> Result<File, Failure> {
     }
     opened.and_then(|file| file::sync_folder(path).map(|()| file)).map_err(|error| {
         let message = format!(
-            "store file {} cannot be created: {error}; let this process write in its folder",
+            "store file {} cannot be created: {error}; allow this process to write to its folder",
             quoted(path)
         );
         Failure::new(file::kind_of(&error), message)
@@ -80,10 +80,8 @@ fn taken(path: &Path, holder: Option<u32>) -> Failure {
         Some(holder) => format!("process {holder}"),
         None => "another process".to_owned(),
     };
-    let message = format!(
-        "store file {} belongs to {name}; stop that process, or give this one a file of its own",
-        quoted(path)
-    );
+    let message =
+        format!("store file {} belongs to {name}; stop that process, or use another file", quoted(path));
     Failure::new(ErrorKind::Misconfigured, message)
 }
 

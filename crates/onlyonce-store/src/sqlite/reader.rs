@@ -20,6 +20,7 @@ use super::owner::Owned;
 use super::row;
 use super::writer::Refused;
 use crate::clock::Clock;
+use crate::seal::Keyring;
 use crate::{Error, ErrorKind};
 
 /// How many looks go into one read transaction.
@@ -44,13 +45,19 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    pub(super) fn start(path: &Path, clock: &Arc<dyn Clock>, readers: usize) -> Result<Self, Failure> {
+    pub(super) fn start(
+        path: &Path,
+        clock: &Arc<dyn Clock>,
+        keyring: Option<&Keyring>,
+        readers: usize,
+    ) -> Result<Self, Failure> {
         let mut looks = Self { queues: Vec::new(), threads: Vec::new(), next: AtomicUsize::new(0) };
         for _ in 0..readers.max(1) {
             let connection =
                 connection::reader(path, CACHE_BYTES).map_err(|error| Failure::of(path, &error))?;
             let (sender, queue) = mpsc::channel();
-            let thread = Thread { connection, path: path.to_owned(), clock: clock.clone() };
+            let (path, keyring) = (path.to_owned(), keyring.cloned());
+            let thread = Thread { connection, path, clock: clock.clone(), keyring };
             let named = thread::Builder::new().name("onlyonce-reader".to_owned());
             let thread = named.spawn(move || thread.run(&queue)).map_err(|error| no_thread(&error))?;
             looks.queues.push(sender);
@@ -81,6 +88,7 @@ struct Thread {
     connection: Connection,
     path: PathBuf,
     clock: Arc<dyn Clock>,
+    keyring: Option<Keyring>,
 }
 
 impl Thread {
@@ -102,7 +110,7 @@ impl Thread {
     }
 
     fn answer(&self, Look { id, caller }: Look) {
-        let answer = match row::load(&self.connection, id, || self.clock.now()) {
+        let answer = match row::load(&self.connection, id, self.keyring.as_ref(), || self.clock.now()) {
             Ok(seen) => seen.transpose(),
             Err(error) => Err(Failure::of(&self.path, &error).error()),
         };

@@ -6,13 +6,14 @@
 use std::sync::LazyLock;
 
 use onlyonce_core::machine;
-use onlyonce_core::record::{Id, Record};
+use onlyonce_core::record::{Id, Record, Seen};
 use onlyonce_core::time::Timestamp;
 use rusqlite::{Connection, params};
 
 use super::Expired;
-use super::row;
 use super::writer::Refused;
+use super::{request, result, row};
+use crate::seal::Keyring;
 use crate::sql::COLUMNS;
 use crate::{Error, failpoint};
 
@@ -40,12 +41,22 @@ pub(super) fn candidates(
             && let Some(row) = rows.next()?
         {
             // What cannot be understood is nobody's to delete, and must not keep the rest from being deleted.
-            if row::record(row)?.is_ok_and(|record| machine::may_reap(&record, now)) {
+            if may_go(&row::read(row, |row| row.seen(now, None))?) {
                 found.push(row::id(row)?);
             }
         }
     }
     Ok(found)
+}
+
+/// Whether a record has expired is told without its key, and without decrypting it.
+fn may_go(seen: &Result<Seen, Error>) -> bool {
+    match seen {
+        Ok(seen) => machine::may_reap(&seen.record, seen.now),
+        Err(error) => {
+            error.unreadable().is_some_and(|unreadable| machine::may_reap(&unreadable.record, unreadable.now))
+        }
+    }
 }
 
 /// Deletes those that still may go. Relies on the unique index over ids, and on there being one writer.
@@ -59,8 +70,8 @@ pub(super) fn delete(
     failpoint!("sqlite.reap.before");
     let mut deleted = 0;
     for id in ids {
-        let Some(seen) = row::load(connection, *id, || now)? else { continue };
-        if !machine::may_reap(&seen?.record, now) {
+        let Some(seen) = row::load(connection, *id, None, || now)? else { continue };
+        if !may_go(&seen) {
             continue;
         }
         match expired {
@@ -68,6 +79,8 @@ pub(super) fn delete(
             Expired::Keep => archive(connection, *id, now)?,
         }
         deleted += connection.prepare_cached(DELETE)?.execute([id.0])?;
+        result::delete(connection, *id)?;
+        request::delete(connection, *id)?;
     }
     failpoint!("sqlite.reap.after");
     Ok(deleted)
@@ -84,13 +97,18 @@ fn archive(connection: &Connection, id: Id, now: Timestamp) -> rusqlite::Result<
 }
 
 /// The uses of a key that have expired and were kept, latest first. Relies on the archive's index over ids.
-pub(super) fn archived(connection: &Connection, id: Id, limit: usize) -> Result<Vec<Record>, Refused> {
+pub(super) fn archived(
+    connection: &Connection,
+    id: Id,
+    limit: usize,
+    keyring: Option<&Keyring>,
+) -> Result<Vec<Record>, Refused> {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         format!("SELECT {COLUMNS} FROM onlyonce_archive WHERE id = ?1 ORDER BY number DESC LIMIT ?2")
     });
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = connection.prepare_cached(&SQL)?;
-    let rows = statement.query_map(params![id.0, limit], row::record)?;
+    let rows = statement.query_map(params![id.0, limit], |row| row::record(row, keyring))?;
     let records = rows.collect::<rusqlite::Result<Vec<_>>>()?;
     Ok(records.into_iter().collect::<Result<_, Error>>()?)
 }

@@ -7,8 +7,9 @@ use onlyonce_core::time::{Timestamp, When};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::writer::{Refused, Size, Statements};
-use super::{audit, outbox};
-use crate::sql::{self, COLUMNS, Columns};
+use super::{audit, outbox, request, result};
+use crate::seal::Keyring;
+use crate::sql::{self, COLUMNS, Columns, Sealing};
 use crate::{Attached, Change, Error, Swapped};
 
 /// A write of a record, on its way to the writer.
@@ -18,6 +19,7 @@ pub(super) struct Swap {
     revision: Revision,
     next: Box<Draft>,
     with: Attached,
+    sealing: Option<Box<Sealing>>,
 }
 
 /// What the writer made of a swap.
@@ -29,9 +31,11 @@ pub(super) enum Done {
 }
 
 impl Swap {
-    pub(super) fn of(id: Id, change: Change) -> Self {
-        let Change { expected, revision, next, with } = change;
-        Self { id, expected, revision, next, with }
+    /// What is to be encrypted is encrypted here, and not by the thread that writes.
+    pub(super) fn of(id: Id, change: Change, keyring: Option<&Keyring>) -> Self {
+        let Change { expected, revision, next, mut with } = change;
+        let sealing = Sealing::of(keyring, &id, &next, &mut with);
+        Self { id, expected, revision, next, with, sealing }
     }
 
     pub(super) fn size(&self) -> Size {
@@ -39,23 +43,35 @@ impl Swap {
         // Several statements belong together where something is written with the record.
         let statements = if self.with.is_empty() { Statements::One } else { Statements::Many };
         let rows = 1 + self.with.messages.len() + usize::from(self.with.audit.is_some());
-        Size { rows, bytes: sql::bytes(&self.next) + messages, statements }
+        Size { rows, bytes: sql::bytes(&self.next) + messages + self.with.request.bytes(), statements }
     }
 
     /// Carries it out in the writer's transaction.
-    pub(super) fn run(&self, connection: &Connection, now: Timestamp) -> Result<Done, Refused> {
+    pub(super) fn run(
+        &self,
+        connection: &Connection,
+        keyring: Option<&Keyring>,
+        now: Timestamp,
+    ) -> Result<Done, Refused> {
         let written = match self.expected {
             None => self.insert(connection, now)?,
             Some(expected) => self.update(connection, expected, now)?,
         };
         if written == 0 {
-            let seen = load(connection, self.id, || now)?;
+            let seen = load(connection, self.id, keyring, || now)?;
             return Ok(Done::Lost(seen.transpose()?));
         }
-        outbox::store(connection, self.id, &self.with.messages, now)?;
+        let sealing = self.sealing.as_deref();
+        let payload_key = sealing.and_then(Sealing::payload_key);
+        outbox::store(connection, self.id, &self.with.messages, payload_key, now)?;
         if let Some(entry) = &self.with.audit {
             audit::store(connection, entry, now)?;
         }
+        let used_at = self.next.created_at.stamp(now);
+        let sealed = sealing.and_then(|sealing| sealing.result.as_deref());
+        result::change(connection, self.id, used_at, &self.with.results, sealed)?;
+        let request_key = sealing.and_then(Sealing::request_key);
+        request::change(connection, self.id, used_at, &self.with.request, request_key)?;
         Ok(Done::Applied(now))
     }
 
@@ -104,7 +120,7 @@ impl Swap {
         expected: Option<Revision>,
         now: Timestamp,
     ) -> rusqlite::Result<usize> {
-        let columns = Columns::of(&self.next);
+        let columns = Columns::of(&self.next, self.sealing.as_deref());
         let stamp = |when: When| when.stamp(now).as_micros();
         let mut statement = connection.prepare_cached(sql)?;
         let parameters = params![
@@ -131,9 +147,11 @@ impl Swap {
             columns.completed_by,
             columns.recovery_point,
             columns.status,
-            columns.headers,
-            columns.body.map(|body| &body[..]),
+            columns.headers.as_deref(),
+            columns.body,
             columns.rest,
+            columns.key_id,
+            columns.rest_key_id,
         ];
         match expected {
             None => statement.execute(parameters),
@@ -180,6 +198,7 @@ pub(super) fn read<R>(row: &Row<'_>, understand: impl FnOnce(&sql::Row<'_>) -> R
         headers: blob_or_null(23)?,
         body: blob_or_null(24)?,
         rest: blob(25)?,
+        key_id: blob_or_null(26)?,
     };
     Ok(understand(&read))
 }
@@ -194,15 +213,16 @@ pub(super) fn id(row: &Row<'_>) -> rusqlite::Result<Id> {
 pub(super) fn load(
     connection: &Connection,
     id: Id,
+    keyring: Option<&Keyring>,
     now: impl FnOnce() -> Timestamp,
 ) -> rusqlite::Result<Option<Result<Seen, Error>>> {
     static SQL: LazyLock<String> =
         LazyLock::new(|| format!("SELECT {COLUMNS} FROM onlyonce_record WHERE id = ?1"));
-    let understand = |row: &Row<'_>| read(row, |row| row.seen(now()));
+    let understand = |row: &Row<'_>| read(row, |row| row.seen(now(), keyring));
     connection.prepare_cached(&SQL)?.query_row([id.0], understand).optional()
 }
 
 /// The record of a row.
-pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Result<Record, Error>> {
-    read(row, |row| row.record())
+pub(super) fn record(row: &Row<'_>, keyring: Option<&Keyring>) -> rusqlite::Result<Result<Record, Error>> {
+    read(row, |row| row.record(keyring))
 }

@@ -1,4 +1,5 @@
-//! Listings: all, what is due in the order it fell due, what is unknown oldest first; and how many there are.
+//! Listings: all, what is due in the order it fell due, what is unknown or pending oldest first, the archive; and how many
+//! there are.
 //!
 //! A listing of all goes by row numbers: a record keeps its number as long as it stands there, and rows lie in that order in
 //! the file. A page of a narrowed listing examines at most [`EXAMINED_MAX`] of them:
@@ -18,8 +19,9 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use super::row;
 use super::writer::Refused;
 use crate::listing::{self, Digests, Place};
+use crate::seal::Keyring;
 use crate::sql::COLUMNS;
-use crate::{Count, Error, Order, Page, Query, Search};
+use crate::{Alive, Count, Error, Order, Page, Query, Search};
 
 /// Up to so many records of a state are counted one by one.
 const COUNTED_MAX: i64 = 100_000;
@@ -33,28 +35,33 @@ type Found = listing::Found<Listed>;
 pub(super) fn list(
     connection: &Connection,
     now: &dyn Fn() -> Timestamp,
+    keyring: Option<&Keyring>,
     query: &Query,
 ) -> Result<Page, Refused> {
     let after = Place::or_start(Place::of(query)?);
-    let listing = Listing { connection, now, query, filter: Filter::of(query) };
+    let listing = Listing { connection, now, keyring, query, filter: Filter::of(query) };
     let found = match query.order {
         Order::Any => listing.any(after)?,
         Order::Due => listing.due(after)?,
-        Order::UnknownSince => listing.unknown(after)?,
+        Order::UnknownSince => listing.since(after, &sql::UNKNOWN, "unknown_since")?,
+        Order::PendingSince => listing.since(after, &sql::PENDING, "created_at")?,
+        Order::Archived => listing.by_number(after.at.as_micros().max(0), &sql::ARCHIVED)?,
     };
     let (found, next) = found.page(query.limit);
-    let mut records = Vec::with_capacity(found.len());
+    let (mut records, mut unreadable) = (Vec::with_capacity(found.len()), Vec::new());
     for (id, seen) in found {
+        let unread = seen.as_ref().err().and_then(Error::unreadable).cloned();
         match seen {
             Ok(seen) => records.push((id, seen)),
+            Err(_) if unread.is_some() => unreadable.extend(unread),
             // A worker goes on with the rest; a person who lists everything is told.
-            Err(error) if query.order != Order::Any => {
-                tracing::warn!(record = %id, %error, "a record is left out of what workers look at");
+            Err(error) if matches!(query.order, Order::Due | Order::UnknownSince | Order::PendingSince) => {
+                tracing::warn!(record = %id, %error, "a record cannot be read and is skipped by the workers");
             }
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Page { records, next })
+    Ok(Page { records, unreadable, next })
 }
 
 /// Up to [`COUNTED_MAX`] of each state exactly: by the index by state, which is read without the records. Of more, about as
@@ -82,6 +89,40 @@ fn count_of(connection: &Connection, state: StateName, limit: i64) -> rusqlite::
         SELECT count(*) FROM (
             SELECT 1 FROM onlyonce_record INDEXED BY onlyonce_record_by_due WHERE state = ?1 LIMIT ?2)";
     connection.prepare_cached(SQL)?.query_row(params![state.as_str(), limit], |row| row.get(0))
+}
+
+/// The index that counting relies on. Every write pays for it, so it is made only for those who count.
+pub(super) const BY_SCOPE: &str =
+    "CREATE INDEX IF NOT EXISTS onlyonce_record_by_scope ON onlyonce_record (scope, expires_at)";
+
+/// scope, now, limit
+const ALIVE_OF_SCOPE: &str = "
+    SELECT (SELECT count(*) FROM (
+                SELECT 1 FROM onlyonce_record WHERE scope = ?1 AND expires_at IS NULL LIMIT ?3))
+         + (SELECT count(*) FROM (
+                SELECT 1 FROM onlyonce_record WHERE scope = ?1 AND expires_at > ?2 LIMIT ?3)),
+           (SELECT min(expires_at) FROM onlyonce_record WHERE scope = ?1 AND expires_at > ?2)";
+const ALIVE: &str = "
+    SELECT count(*), NULL FROM (
+        SELECT 1 FROM onlyonce_record WHERE ?1 IS NULL AND (expires_at IS NULL OR expires_at > ?2) LIMIT ?3)";
+
+/// How many records have not expired, counted up to `limit`. Relies on [`BY_SCOPE`], and is slow without it; in all, it
+/// reads the whole index.
+pub(super) fn count_alive(
+    connection: &Connection,
+    scope: Option<[u8; 32]>,
+    limit: u64,
+    now: Timestamp,
+) -> rusqlite::Result<Alive> {
+    let sql = if scope.is_some() { ALIVE_OF_SCOPE } else { ALIVE };
+    let most = i64::try_from(limit).unwrap_or(i64::MAX);
+    let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?));
+    let (count, next) =
+        connection.prepare_cached(sql)?.query_row(params![scope, now.as_micros(), most], read)?;
+    Ok(Alive {
+        count: count.unsigned_abs().min(limit),
+        next_expiry: next.map(|next| Timestamp::from_micros(next).since(now)),
+    })
 }
 
 /// What narrows a listing. Text is compared byte by byte: nothing in it is a pattern.
@@ -144,6 +185,7 @@ impl Filter {
 struct Listing<'a> {
     connection: &'a Connection,
     now: &'a dyn Fn() -> Timestamp,
+    keyring: Option<&'a Keyring>,
     query: &'a Query,
     filter: Filter,
 }
@@ -160,7 +202,10 @@ impl Listing<'_> {
             return Ok(Found::all(first));
         }
         let after = after.at.as_micros().max(0);
-        let rest = if self.are_few()? { self.of_states(after)? } else { self.by_number(after)? };
+        let rest = match self.are_few()? {
+            true => self.of_states(after)?,
+            false => self.by_number(after, &sql::BY_NUMBER)?,
+        };
         first.extend(rest.records);
         Ok(Found { records: first, examined: rest.examined })
     }
@@ -173,20 +218,20 @@ impl Listing<'_> {
     }
 
     /// Row after row. Where it ends is looked up first, without the filter: the file is read in its order.
-    fn by_number(&self, after: i64) -> rusqlite::Result<Found> {
-        let examined = self.examined_by_number(after)?;
+    fn by_number(&self, after: i64, statement: &sql::Paged) -> rusqlite::Result<Found> {
+        let examined = self.examined_by_number(after, statement)?;
         let until = examined.unwrap_or(i64::MAX);
         let more: [(&str, &dyn ToSql); 2] = [(":after", &after), (":until", &until)];
-        let records = self.find(&sql::BY_NUMBER, &self.filter, &more, by_number)?;
+        let records = self.find(&statement.page, &self.filter, &more, by_number)?;
         Ok(Found { records, examined: examined.map(numbered) })
     }
 
     /// The number of the last record that is examined; none where that is all, or where everything passes.
-    fn examined_by_number(&self, after: i64) -> rusqlite::Result<Option<i64>> {
+    fn examined_by_number(&self, after: i64, statement: &sql::Paged) -> rusqlite::Result<Option<i64>> {
         if !self.query.is_narrow() {
             return Ok(None);
         }
-        let mut statement = self.connection.prepare_cached(sql::EXAMINED_BY_NUMBER)?;
+        let mut statement = self.connection.prepare_cached(&statement.examined)?;
         statement.query_row(params![after, examined_max()], |row| row.get(0)).optional()
     }
 
@@ -226,8 +271,9 @@ impl Listing<'_> {
         Ok(self.first_of(found))
     }
 
-    fn unknown(&self, after: Place) -> rusqlite::Result<Found> {
-        let examined = self.examined_unknown(after)?;
+    /// By a moment of this column, and the id.
+    fn since(&self, after: Place, statement: &sql::Paged, column: &'static str) -> rusqlite::Result<Found> {
+        let examined = self.examined_since(after, statement)?;
         let last = Place { at: Timestamp::from_micros(i64::MAX), id: Id([0xff; 32]) };
         let until = examined.unwrap_or(last);
         let more: [(&str, &dyn ToSql); 4] = [
@@ -236,18 +282,18 @@ impl Listing<'_> {
             (":until", &until.at.as_micros()),
             (":until_id", &until.id.0),
         ];
-        let records = self.find(&sql::UNKNOWN, &self.filter, &more, moment("unknown_since"))?;
+        let records = self.find(&statement.page, &self.filter, &more, moment(column))?;
         Ok(Found { records, examined })
     }
 
     /// As for a listing by number.
-    fn examined_unknown(&self, after: Place) -> rusqlite::Result<Option<Place>> {
+    fn examined_since(&self, after: Place, statement: &sql::Paged) -> rusqlite::Result<Option<Place>> {
         if !self.query.is_narrow() {
             return Ok(None);
         }
         let place =
             |row: &Row<'_>| Ok(Place { at: Timestamp::from_micros(row.get(0)?), id: row.get(1).map(Id)? });
-        let mut statement = self.connection.prepare_cached(sql::EXAMINED_UNKNOWN)?;
+        let mut statement = self.connection.prepare_cached(&statement.examined)?;
         let after = params![after.at.as_micros(), after.id.0, examined_max()];
         statement.query_row(after, place).optional()
     }
@@ -263,7 +309,7 @@ impl Listing<'_> {
         let understand = |row: &Row<'_>| {
             let id = row::id(row)?;
             // The clock after the row: never before what it was stamped with.
-            let seen = row::read(row, |row| row.seen((self.now)()))?;
+            let seen = row::read(row, |row| row.seen((self.now)(), self.keyring))?;
             Ok((Place { at: at(row)?, id }, (id, seen)))
         };
         let limit = i64::try_from(self.query.one_more()).unwrap_or(i64::MAX);
@@ -301,6 +347,13 @@ fn moment(column: &'static str) -> impl Fn(&Row<'_>) -> rusqlite::Result<Timesta
 pub(super) mod sql {
     use super::{COLUMNS, FILTER, LazyLock};
 
+    /// A listing whose pages examine a bounded number of records.
+    pub(in super::super) struct Paged {
+        pub(in super::super) page: String,
+        /// Finds the last place that a page examines, and reads no record.
+        pub(in super::super) examined: String,
+    }
+
     /// Relies on the unique index over ids.
     pub(in super::super) static BY_ID: LazyLock<String> = LazyLock::new(|| {
         format!(
@@ -310,16 +363,23 @@ pub(super) mod sql {
     });
 
     /// Relies on the order of the rows. What [`BY_ID`] has shown is left out.
-    pub(in super::super) static BY_NUMBER: LazyLock<String> = LazyLock::new(|| {
-        format!(
-            "SELECT {COLUMNS}, number FROM onlyonce_record NOT INDEXED
-             WHERE number > :after AND number <= :until AND {FILTER} AND {NOT_BY_ID} ORDER BY number LIMIT :limit"
-        )
-    });
+    pub(in super::super) static BY_NUMBER: LazyLock<Paged> =
+        LazyLock::new(|| by_number("onlyonce_record", NOT_BY_ID));
 
     /// Relies on the order of the rows.
-    pub(in super::super) const EXAMINED_BY_NUMBER: &str = "
-        SELECT number FROM onlyonce_record NOT INDEXED WHERE number > ?1 ORDER BY number LIMIT 1 OFFSET ?2 - 1";
+    pub(in super::super) static ARCHIVED: LazyLock<Paged> =
+        LazyLock::new(|| by_number("onlyonce_archive", "true"));
+
+    fn by_number(table: &str, also: &str) -> Paged {
+        let page = format!(
+            "SELECT {COLUMNS}, number FROM {table} NOT INDEXED
+             WHERE number > :after AND number <= :until AND {FILTER} AND {also} ORDER BY number LIMIT :limit"
+        );
+        let examined = format!(
+            "SELECT number FROM {table} NOT INDEXED WHERE number > ?1 ORDER BY number LIMIT 1 OFFSET ?2 - 1"
+        );
+        Paged { page, examined }
+    }
 
     /// Relies on the index by state. Only numbers are sorted: an answer may be long.
     pub(in super::super) static OF_STATE: LazyLock<String> = LazyLock::new(|| {
@@ -342,20 +402,25 @@ pub(super) mod sql {
     });
 
     /// Relies on the index of unknown records, read in its order from the cursor on.
-    pub(in super::super) static UNKNOWN: LazyLock<String> = LazyLock::new(|| {
-        format!(
-            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY onlyonce_record_by_unknown
-             WHERE unknown_since IS NOT NULL AND (unknown_since, id) > (:at, :after)
-               AND (unknown_since, id) <= (:until, :until_id) AND {FILTER}
-             ORDER BY unknown_since, id LIMIT :limit"
-        )
-    });
+    pub(in super::super) static UNKNOWN: LazyLock<Paged> =
+        LazyLock::new(|| since("onlyonce_record_by_unknown", "unknown_since IS NOT NULL", "unknown_since"));
 
-    /// Relies on the index of unknown records, and reads no record.
-    pub(in super::super) const EXAMINED_UNKNOWN: &str = "
-        SELECT unknown_since, id FROM onlyonce_record INDEXED BY onlyonce_record_by_unknown
-        WHERE unknown_since IS NOT NULL AND (unknown_since, id) > (?1, ?2)
-        ORDER BY unknown_since, id LIMIT 1 OFFSET ?3 - 1";
+    /// Relies on the index of pending records, read in its order from the cursor on.
+    pub(in super::super) static PENDING: LazyLock<Paged> =
+        LazyLock::new(|| since("onlyonce_record_by_pending", "state = 'pending'", "created_at"));
+
+    fn since(index: &str, which: &str, moment: &str) -> Paged {
+        let page = format!(
+            "SELECT {COLUMNS} FROM onlyonce_record INDEXED BY {index}
+             WHERE {which} AND ({moment}, id) > (:at, :after) AND ({moment}, id) <= (:until, :until_id) AND {FILTER}
+             ORDER BY {moment}, id LIMIT :limit"
+        );
+        let examined = format!(
+            "SELECT {moment}, id FROM onlyonce_record INDEXED BY {index}
+             WHERE {which} AND ({moment}, id) > (?1, ?2) ORDER BY {moment}, id LIMIT 1 OFFSET ?3 - 1"
+        );
+        Paged { page, examined }
+    }
 
     const NOT_BY_ID: &str = "(:first IS NULL OR id NOT BETWEEN :first AND :last)";
 }

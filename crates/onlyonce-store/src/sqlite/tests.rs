@@ -76,7 +76,9 @@ pub(super) fn draft(key: &str, body_bytes: usize) -> (Id, Box<Draft>) {
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        accepted: None,
         history: History::default(),
+        trace: None,
         state: State::Completed { response, by: Source::Attempt, expires_at: When::AfterWrite(HOUR) },
     });
     (id, draft)
@@ -116,7 +118,7 @@ async fn a_full_disk_fails_closed_and_recovers() {
     assert!(is_there(&store, "before").await && !is_there(&store, "large").await);
     limit(&store, 1_000).await;
     put(&store, "large", 100_000).await.unwrap();
-    let messages = store.claim(Token([1; 16]), Duration::ZERO, 9).await.unwrap();
+    let messages = sent(&store).await;
     assert_eq!(messages.len(), 2, "each with its message, and none without");
     assert_eq!(store.examine().await.unwrap(), [], "a full disk is not the end");
 }
@@ -179,20 +181,21 @@ fn hold(store: &Arc<Sqlite>) -> (mpsc::Sender<()>, tokio::task::JoinHandle<Resul
 /// Stores a message, by the writer.
 async fn send(store: &Sqlite, key: &'static str) -> Result<(), Error> {
     let message = Message::new(key, "billing", Bytes::new());
-    let store_it =
-        move |connection: &Connection, now| Ok(outbox::store(connection, Id([0; 32]), &[message], now)?);
+    let store_it = move |connection: &Connection, now| {
+        Ok(outbox::store(connection, Id([0; 32]), &[message], None, now)?)
+    };
     store.writer.submit(MANY, store_it).await
 }
 
 async fn sent(store: &Sqlite) -> Vec<String> {
-    let claimed = store.claim(Token([1; 16]), Duration::ZERO, 9).await.unwrap();
-    claimed.into_iter().map(|claimed| claimed.key.to_string()).collect()
+    let items = Outbox::list(store, crate::outbox::Query { limit: 9, ..<_>::default() }).await.unwrap().items;
+    items.into_iter().map(|item| item.key.to_string()).collect()
 }
 
 /// Hands in good work, `bad` and more good work, which share a transaction; what became of them.
 async fn among_others(
     store: &Arc<Sqlite>,
-    bad: impl FnOnce(&Connection, onlyonce_core::time::Timestamp) -> Result<(), Refused> + Send + 'static,
+    bad: impl FnOnce(&Connection, Timestamp) -> Result<(), Refused> + Send + 'static,
 ) -> [Option<ErrorKind>; 3] {
     let (go_on, holding) = hold(store);
     let before = store.figures().commits;
@@ -219,7 +222,7 @@ async fn bad_work_fails_alone_and_leaves_nothing() {
     let store = folder.open().await;
     let ended = among_others(&store, |connection, now| {
         let message = Message::new("half", "x", Bytes::new());
-        outbox::store(connection, Id([0; 32]), &[message], now)?;
+        outbox::store(connection, Id([0; 32]), &[message], None, now)?;
         connection
             .execute("INSERT INTO onlyonce_store (one, name, epoch, latest) VALUES (2, x'', 0, 0)", [])?;
         Ok(())
@@ -289,7 +292,7 @@ async fn a_wall_clock_that_leaps_forward_forgets_no_key() {
     let folder = Folder::new();
     let machine = crate::clock::tests::TestMachine::default();
     let open = async || {
-        let clock = machine.clock(onlyonce_core::time::Timestamp::from_micros(0));
+        let clock = machine.clock(Timestamp::from_micros(0));
         let options = Options { clock: Some(Box::new(clock)), ..Options::default() };
         Sqlite::open(folder.file(), options).await.unwrap()
     };
@@ -345,9 +348,9 @@ async fn a_writer_that_has_ended_refuses_writes() {
 async fn the_latest_stamp_never_goes_back() {
     let folder = Folder::new();
     let store = folder.open().await;
-    let latest = move |connection: &Connection, now: onlyonce_core::time::Timestamp| {
+    let latest = move |connection: &Connection, now: Timestamp| {
         writer::keep_time(connection, now)?;
-        writer::keep_time(connection, onlyonce_core::time::Timestamp::from_micros(1))?;
+        writer::keep_time(connection, Timestamp::from_micros(1))?;
         let kept: i64 = connection.query_row("SELECT latest FROM onlyonce_store", [], |row| row.get(0))?;
         Ok::<_, Refused>((kept, now.as_micros()))
     };

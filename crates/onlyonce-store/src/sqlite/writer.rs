@@ -36,6 +36,7 @@ use super::failure::Failure;
 use super::latch::Latch;
 use super::row::{Done, Swap};
 use crate::clock::Clock;
+use crate::seal::Keyring;
 use crate::{Error, ErrorKind, Swapped, failpoint};
 
 /// How much goes into one transaction. More than callers that wait at once in practice; a bound all the same.
@@ -148,6 +149,7 @@ pub(super) struct Thread {
     pub(super) checkpoints: checkpoint::Signal,
     pub(super) counts: Arc<Counts>,
     pub(super) latch: Latch,
+    pub(super) keyring: Option<Keyring>,
 }
 
 impl Thread {
@@ -210,7 +212,8 @@ impl Thread {
         if is_many {
             run(&self.connection, "SAVEPOINT work").map_err(failed)?;
         }
-        let running = AssertUnwindSafe(|| work.run(&self.connection, now));
+        let keyring = self.keyring.as_ref();
+        let running = AssertUnwindSafe(|| work.run(&self.connection, keyring, now));
         let ended = catch_unwind(running).map_err(|_| {
             Failure::new(ErrorKind::Unavailable, "a write panicked, and its transaction was undone")
         })?;
@@ -241,14 +244,14 @@ impl Thread {
 fn is_everybodys(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Misconfigured => true,
-        ErrorKind::Busy | ErrorKind::Other => false,
+        ErrorKind::Busy | ErrorKind::Undecryptable | ErrorKind::Other => false,
     }
 }
 
 /// A piece of work, whatever it answers.
 trait Work: Send {
     fn size(&self) -> Size;
-    fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended;
+    fn run(&mut self, connection: &Connection, keyring: Option<&Keyring>, now: Timestamp) -> Ended;
     /// It failed, alone.
     fn fail(&mut self, failure: &Failure);
     /// The transaction has ended: the caller is told.
@@ -293,8 +296,8 @@ impl Work for Swapping {
         self.swap.size()
     }
 
-    fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended {
-        keep(&mut self.done, self.swap.run(connection, now))
+    fn run(&mut self, connection: &Connection, keyring: Option<&Keyring>, now: Timestamp) -> Ended {
+        keep(&mut self.done, self.swap.run(connection, keyring, now))
     }
 
     fn fail(&mut self, failure: &Failure) {
@@ -325,7 +328,7 @@ where
         self.size
     }
 
-    fn run(&mut self, connection: &Connection, now: Timestamp) -> Ended {
+    fn run(&mut self, connection: &Connection, _keyring: Option<&Keyring>, now: Timestamp) -> Ended {
         let work = self.work.take().expect("work is run once");
         keep(&mut self.done, work(connection, now))
     }

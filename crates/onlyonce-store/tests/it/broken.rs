@@ -18,12 +18,17 @@ use onlyonce_core::machine::{self, Force, Forget};
 use onlyonce_core::record::{Draft, Id, Record, Response, Revision, Seen, State, StateName, StateSet, Token};
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::{Timestamp, When};
+use onlyonce_store::accepted::Request;
 use onlyonce_store::audit::{self, Entry};
 use onlyonce_store::memory::Memory;
-use onlyonce_store::outbox::{Claimed, DeadLetter, Outbox, Settled};
+use onlyonce_store::outbox::{
+    self, Census, Changed, Claimed, Claims, Item, OnDead, Outbox, Payload, Settled, Wanted,
+};
 use onlyonce_store::promises::Expiry;
+use onlyonce_store::result::Results;
 use onlyonce_store::{
-    Audit, Change, Count, Cursor, Epoch, EpochSeen, Error, Order, Page, Promises, Query, Store, Swapped,
+    Alive, Audit, Change, Count, Cursor, Epoch, EpochSeen, Error, Order, Page, Promises, Query, Store,
+    Swapped,
 };
 
 /// What is wrong with an engine.
@@ -97,6 +102,22 @@ enum Fault {
     DeliversTwice,
     KeepsTheLastError,
     RelaysShare,
+    ClaimsAnyDestination,
+    ClaimsTooMany,
+    IgnoresGroups,
+    ReversesGroups,
+    NeverBlocks,
+    AlwaysBlocks,
+    CountsEveryFailure,
+    RedrivesAnything,
+    RedriveForgetsTheEntry,
+    RedriveForgetsErrors,
+    DiscardsNothing,
+    MessagesIgnoreState,
+    MessagesIgnoreDestination,
+    OldestGrowsYounger,
+    PruneIgnoresAge,
+    PruneIgnoresLimit,
     LosesHistory,
     ScanIgnoresSearch,
     ScanIgnoresDeadLetters,
@@ -122,6 +143,19 @@ enum Fault {
     EraseLeavesLabels,
     EraseBlanksTooEarly,
     EraseLeavesTheArchive,
+    AliveIgnoresScope,
+    AliveIgnoresExpiry,
+    AliveIgnoresLimit,
+    CountingLosesRecords,
+    LosesResults,
+    KeepsResults,
+    ResultsAreAnybodys,
+    ResultsOfLostSwaps,
+    LosesRequests,
+    KeepsRequests,
+    RequestsAreAnybodys,
+    RequestsOfLostSwaps,
+    RequestsAreNotCounted,
 }
 
 /// How long a cursor of the memory engine is: a moment and an id.
@@ -175,6 +209,8 @@ impl Broken {
             Fault::MintsRevisions => change.revision = Revision(self.next()),
             Fault::RevisionsAreSigned => change.revision.0 &= u64::MAX >> 1,
             Fault::DropsMessages | Fault::HasNoOutboxAndSaysNothing => change.with.messages.clear(),
+            Fault::IgnoresGroups => change.with.messages.iter_mut().for_each(|message| message.group = None),
+            Fault::ReversesGroups => change.with.messages.reverse(),
             Fault::IgnoresDelay => {
                 for message in &mut change.with.messages {
                     message.delay = Duration::ZERO;
@@ -183,6 +219,16 @@ impl Broken {
             Fault::LosesEvidence => change.next.evidence = None,
             Fault::LosesHistory => change.next.history = History::default(),
             Fault::DropsAudit => change.with.audit = None,
+            Fault::LosesResults => change.with.results = Results::Keep,
+            Fault::KeepsResults if change.with.results == Results::Drop => {
+                change.with.results = Results::Keep;
+            }
+            Fault::LosesRequests => change.with.request = Request::Keep,
+            Fault::KeepsRequests if change.with.request == Request::Drop => {
+                change.with.request = Request::Keep;
+            }
+            Fault::RequestsOfLostSwaps if change.with.request != Request::Keep => change.expected = current,
+            Fault::ResultsOfLostSwaps if change.with.results != Results::Keep => change.expected = current,
             Fault::AuditForgetsReason => {
                 if let Some(entry) = &mut change.with.audit {
                     entry.reason = None;
@@ -267,9 +313,9 @@ impl Broken {
     }
 }
 
-/// What lies between two statements of an engine with a server.
+/// What lies between two statements of an engine with a server; long enough for others also where the machine is busy.
 async fn on_the_way() {
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
 }
 
 /// Does this to every response in a draft.
@@ -459,6 +505,27 @@ impl Store for Broken {
         Ok((self.fault == Fault::EraseLeavesTheArchive).then(|| kept.collect()))
     }
 
+    async fn count_alive(&self, scope: Option<[u8; 32]>, limit: u64) -> Result<Alive, Error> {
+        match self.fault {
+            Fault::AliveIgnoresScope => self.inner.count_alive(None, limit).await,
+            Fault::AliveIgnoresLimit => self.inner.count_alive(scope, u64::MAX).await,
+            Fault::AliveIgnoresExpiry => {
+                let all = self.all().await;
+                let of_scope = |seen: &Seen| scope.is_none_or(|scope| *seen.record.scope.digest() == scope);
+                let count = all.iter().filter(|(_, seen)| of_scope(seen)).count() as u64;
+                Ok(Alive { count: count.min(limit), next_expiry: None })
+            }
+            _ => self.inner.count_alive(scope, limit).await,
+        }
+    }
+
+    async fn prepare_counting(&self) -> Result<(), Error> {
+        if self.fault == Fault::CountingLosesRecords {
+            self.wipe_all(|_| true).await;
+        }
+        self.inner.prepare_counting().await
+    }
+
     async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
         let is_of_scope = |seen: &Seen| *seen.record.scope.digest() == scope;
         let may_go = |seen: &Seen| machine::may_reap(&seen.record, seen.now);
@@ -474,6 +541,29 @@ impl Store for Broken {
             }
             _ => self.inner.erase(scope, limit).await,
         }
+    }
+
+    async fn results(
+        &self,
+        id: Id,
+        used_at: Timestamp,
+    ) -> Result<Vec<onlyonce_store::result::PhaseResult>, Error> {
+        let seen = self.inner.load(id).await?.filter(|_| self.fault == Fault::ResultsAreAnybodys);
+        let used_at = seen.map_or(used_at, |seen| seen.record.created_at);
+        self.inner.results(id, used_at).await
+    }
+
+    async fn request(&self, id: Id, used_at: Timestamp) -> Result<Option<bytes::Bytes>, Error> {
+        let seen = self.inner.load(id).await?.filter(|_| self.fault == Fault::RequestsAreAnybodys);
+        let used_at = seen.map_or(used_at, |seen| seen.record.created_at);
+        self.inner.request(id, used_at).await
+    }
+
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        if self.fault == Fault::RequestsAreNotCounted {
+            return Ok(0);
+        }
+        self.inner.requests(limit).await
     }
 
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
@@ -580,55 +670,125 @@ impl Broken {
 
 #[async_trait]
 impl Outbox for Broken {
-    async fn claim(&self, token: Token, lease: Duration, limit: usize) -> Result<Vec<Claimed>, Error> {
-        let lease = match self.fault {
-            Fault::ClaimsWhatIsClaimed => Duration::ZERO,
-            Fault::ClaimsLapseEarly => lease / 10,
-            _ => lease,
-        };
-        let claimed = self.inner.outbox().unwrap().claim(token, lease, limit).await?;
+    async fn claim(&self, token: Token, wanted: &[Wanted]) -> Result<Claims, Error> {
+        let mut wanted = wanted.to_vec();
+        for wanted in &mut wanted {
+            match self.fault {
+                Fault::ClaimsWhatIsClaimed => wanted.lease = Duration::ZERO,
+                Fault::ClaimsLapseEarly => wanted.lease /= 10,
+                Fault::ClaimsTooMany => wanted.limit += 1,
+                Fault::NeverBlocks => wanted.on_dead = OnDead::Skip,
+                Fault::AlwaysBlocks => wanted.on_dead = OnDead::Block,
+                _ => {}
+            }
+        }
+        if self.fault == Fault::ClaimsAnyDestination
+            && let Some(first) = wanted.first().cloned()
+        {
+            wanted.push(Wanted { destination: "nobody".into(), ..first });
+        }
+        let limit = wanted.iter().map(|wanted| wanted.limit).sum();
+        let mut claims = self.inner.outbox().unwrap().claim(token, &wanted).await?;
         let mut before = self.claimed.lock().unwrap();
         let again = match self.fault {
             Fault::RelaysShare if self.next() % 5 == 4 => before.last().cloned(),
-            Fault::DeliversTwice if claimed.is_empty() => before.pop(),
+            Fault::DeliversTwice if claims.claimed.is_empty() => before.pop(),
             _ => None,
         };
-        before.extend(claimed.iter().cloned());
-        Ok(claimed.into_iter().chain(again).take(limit).collect())
+        before.extend(claims.claimed.iter().cloned());
+        claims.claimed.extend(again);
+        claims.claimed.truncate(limit);
+        Ok(claims)
     }
 
-    async fn settle(&self, key: &str, token: Token, mut settled: Settled) -> Result<bool, Error> {
+    async fn settle(&self, claimed: &Claimed, mut settled: Settled) -> Result<bool, Error> {
         let outbox = self.inner.outbox().unwrap();
         match (&mut settled, self.fault) {
             (Settled::Again { after, .. }, Fault::AgainAtOnce) => *after = Duration::ZERO,
+            (Settled::Again { counts, .. }, Fault::CountsEveryFailure) => *counts = true,
             (_, Fault::SettlesForAnybody) => {
-                let holder =
-                    self.claimed.lock().unwrap().iter().rev().find(|claimed| &*claimed.key == key).cloned();
+                let is_same = |holder: &&Claimed| holder.number == claimed.number;
+                let holder = self.claimed.lock().unwrap().iter().rev().find(is_same).cloned();
                 return match holder {
-                    Some(holder) => outbox.settle(key, holder.token, settled).await,
+                    Some(holder) => outbox.settle(&holder, settled).await,
                     None => Ok(false),
                 };
             }
             (_, Fault::RefusesLateSettlement) => return Ok(false),
             _ => {}
         }
-        outbox.settle(key, token, settled).await
+        outbox.settle(claimed, settled).await
     }
 
-    async fn provider_id(&self, key: &str) -> Result<Option<Arc<str>>, Error> {
-        let found = self.inner.outbox().unwrap().provider_id(key).await?;
-        Ok(found.filter(|_| self.fault != Fault::ForgetsDelivered))
+    async fn pass_dead(&self, destination: &str) -> Result<(), Error> {
+        self.inner.outbox().unwrap().pass_dead(destination).await
     }
 
-    async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, Error> {
-        let mut dead = self.inner.outbox().unwrap().dead_letters(limit).await?;
+    async fn list(&self, mut query: outbox::Query) -> Result<outbox::Page, Error> {
+        match self.fault {
+            Fault::MessagesIgnoreState => query.state = None,
+            Fault::MessagesIgnoreDestination => query.destination = None,
+            _ => {}
+        }
+        let mut page = self.inner.outbox().unwrap().list(query).await?;
         if self.fault == Fault::KeepsTheLastError {
-            for dead in &mut dead {
-                let last = dead.errors.len() - 1;
-                dead.errors.drain(..last);
+            for item in page.items.iter_mut().filter(|item| !item.errors.is_empty()) {
+                let last = item.errors.len() - 1;
+                item.errors.drain(..last);
             }
         }
-        Ok(dead)
+        Ok(page)
+    }
+
+    async fn item(&self, number: u64) -> Result<Option<Item>, Error> {
+        let found = self.inner.outbox().unwrap().item(number).await?;
+        Ok(found.map(|mut item| {
+            match self.fault {
+                Fault::ForgetsDelivered => item.provider_id = None,
+                Fault::RedriveForgetsErrors => item.errors.clear(),
+                _ => {}
+            }
+            item
+        }))
+    }
+
+    async fn payload(&self, number: u64) -> Result<Option<Payload>, Error> {
+        self.inner.outbox().unwrap().payload(number).await
+    }
+
+    async fn redrive(&self, number: u64, mut entry: Entry) -> Result<Changed, Error> {
+        if self.fault == Fault::RedriveForgetsTheEntry {
+            entry.id = "another".into();
+        }
+        let changed = self.inner.outbox().unwrap().redrive(number, entry).await?;
+        match (self.fault, changed) {
+            (Fault::RedrivesAnything, Changed::Refused) => Ok(Changed::Applied),
+            (_, changed) => Ok(changed),
+        }
+    }
+
+    async fn discard(&self, number: u64, entry: Entry) -> Result<Changed, Error> {
+        match self.fault {
+            Fault::DiscardsNothing => Ok(Changed::Applied),
+            _ => self.inner.outbox().unwrap().discard(number, entry).await,
+        }
+    }
+
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        let (age, limit) = match self.fault {
+            Fault::PruneIgnoresAge => (Duration::ZERO, limit),
+            Fault::PruneIgnoresLimit => (age, usize::MAX),
+            _ => (age, limit),
+        };
+        self.inner.outbox().unwrap().prune(age, limit).await
+    }
+
+    async fn census(&self) -> Result<Census, Error> {
+        let mut census = self.inner.outbox().unwrap().census().await?;
+        if let (Fault::OldestGrowsYounger, Some(oldest)) = (self.fault, &mut census.oldest) {
+            oldest.since = oldest.since.plus(oldest.age);
+        }
+        Ok(census)
     }
 }
 
@@ -728,6 +888,7 @@ caught! {
     scan_hides_the_lost: ScanHidesDue by story::the_late_truth_counts
     scan_is_out_of_order: ScanIsOutOfOrder by scan::what_is_due_comes_in_the_order_it_fell_due
     scan_mixes_up_the_unknown: ScanIsOutOfOrder by scan::unknown_records_come_oldest_first
+    scan_mixes_up_the_pending: ScanIsOutOfOrder by scan::pending_records_come_oldest_first
     scan_ignores_route: ScanIgnoresRoute by scan::a_listing_by_route_shows_that_route_only
     scan_takes_any_cursor: ScanTakesAnyCursor by scan::a_cursor_of_somebody_elses_is_refused
     counts_one_state: CountsOneState by scan::records_are_counted_by_their_state
@@ -743,6 +904,7 @@ caught! {
     claims_what_is_claimed: ClaimsWhatIsClaimed by outbox::a_claimed_message_is_nobody_elses_until_the_claim_lapses
     claims_lapse_early: ClaimsLapseEarly by outbox::a_claimed_message_is_nobody_elses_until_the_claim_lapses
     settles_for_anybody: SettlesForAnybody by outbox::a_lapsed_claim_is_fenced
+    settles_for_anybody_together: SettlesForAnybody by outbox::deliveries_that_end_together_are_each_settled
     refuses_late_settlement:
         RefusesLateSettlement by outbox::a_late_settlement_counts_while_nobody_else_has_the_message
     again_at_once: AgainAtOnce by outbox::a_failed_delivery_comes_again_after_its_pause
@@ -751,6 +913,24 @@ caught! {
     delivers_twice: DeliversTwice by outbox::a_delivered_message_never_comes_again
     keeps_the_last_error: KeepsTheLastError by outbox::dead_letters_keep_every_error
     relays_share: RelaysShare by outbox::concurrent_relays_never_share_a_message
+    claims_any_destination: ClaimsAnyDestination by outbox::no_more_is_claimed_than_is_wanted_of_each_destination
+    claims_too_many: ClaimsTooMany by outbox::no_more_is_claimed_than_is_wanted_of_each_destination
+    ignores_groups: IgnoresGroups by outbox::of_a_group_one_is_claimed_at_a_time_in_the_order_of_numbers
+    ignores_groups_that_wait: IgnoresGroups by outbox::a_message_holds_up_those_behind_it_and_nobody_else
+    ignores_groups_in_a_crowd: IgnoresGroups by outbox::a_discarded_message_is_gone_and_frees_its_group
+    reverses_groups: ReversesGroups by outbox::of_a_group_one_is_claimed_at_a_time_in_the_order_of_numbers
+    never_blocks: NeverBlocks by outbox::a_dead_letter_blocks_its_group_or_is_passed
+    always_blocks: AlwaysBlocks by outbox::a_dead_letter_blocks_its_group_or_is_passed
+    counts_every_failure: CountsEveryFailure by outbox::only_failures_that_count_are_counted
+    redrives_anything: RedrivesAnything by outbox::a_redriven_dead_letter_keeps_its_key_and_its_place
+    redrive_forgets_the_entry: RedriveForgetsTheEntry by outbox::a_redriven_dead_letter_keeps_its_key_and_its_place
+    redrive_forgets_errors: RedriveForgetsErrors by outbox::a_redriven_dead_letter_keeps_its_key_and_its_place
+    discards_nothing: DiscardsNothing by outbox::a_discarded_message_is_gone_and_frees_its_group
+    messages_ignore_state: MessagesIgnoreState by outbox::messages_are_listed_by_state_and_destination
+    messages_ignore_destination: MessagesIgnoreDestination by outbox::messages_are_listed_by_state_and_destination
+    oldest_grows_younger: OldestGrowsYounger by outbox::the_oldest_message_counts_from_when_it_was_first_due
+    prune_ignores_age: PruneIgnoresAge by outbox::only_delivered_messages_are_pruned_and_by_age
+    prune_ignores_limit: PruneIgnoresLimit by outbox::only_delivered_messages_are_pruned_and_by_age
     loses_history: LosesHistory by record::a_long_history_survives
     loses_what_was_said: LosesHistory by story::a_verdict_settles_what_nobody_knew
     scan_ignores_search: ScanIgnoresSearch by search::a_search_finds_a_key_and_the_beginning_of_one
@@ -781,6 +961,22 @@ caught! {
     erase_ignores_expiry: EraseIgnoresExpiry by erase::erasing_leaves_what_has_not_expired
     erase_ignores_limit: EraseIgnoresLimit by erase::erasing_deletes_no_more_than_the_limit
     erase_leaves_labels: EraseLeavesLabels by erase::erasing_takes_keys_and_labels_out_of_the_log
+    alive_ignores_scope: AliveIgnoresScope by alive::records_that_have_not_expired_are_counted_by_scope_and_in_all
+    alive_ignores_expiry: AliveIgnoresExpiry by alive::a_record_that_expires_is_no_longer_counted
+    alive_ignores_limit: AliveIgnoresLimit by alive::records_are_counted_up_to_the_limit
+    counting_loses_records: CountingLosesRecords by alive::preparing_to_count_again_and_at_once_changes_nothing
     erase_leaves_the_archive: EraseLeavesTheArchive by erase::erasing_reaches_the_archive
+    loses_results: LosesResults by results::a_result_is_written_with_its_recovery_point
+    loses_results_with_a_record: LosesResults by results::results_go_with_their_record
+    keeps_results: KeepsResults by results::results_belong_to_one_use_of_a_key
+    results_are_anybodys: ResultsAreAnybodys by results::results_belong_to_one_use_of_a_key
+    results_of_lost_swaps: ResultsOfLostSwaps by results::a_result_of_a_lost_swap_is_not_written
+    loses_requests: LosesRequests by accepted::a_request_is_stored_with_its_record
+    loses_requests_with_a_record: LosesRequests by accepted::a_request_goes_with_its_record
+    keeps_requests: KeepsRequests by accepted::a_request_goes_with_the_write_that_ends_the_work
+    requests_are_anybodys: RequestsAreAnybodys by accepted::a_request_belongs_to_one_use_of_a_key
+    requests_of_lost_swaps: RequestsOfLostSwaps by accepted::a_request_of_a_lost_swap_is_not_stored
+    requests_are_not_counted: RequestsAreNotCounted by accepted::a_request_is_stored_with_its_record
+    reap_takes_half_done_work: ReapIgnoresExpiry by results::half_done_work_is_never_deleted
     erase_blanks_too_early: EraseBlanksTooEarly by erase::erasing_takes_keys_and_labels_out_of_the_log
 }

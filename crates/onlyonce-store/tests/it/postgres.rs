@@ -16,6 +16,8 @@ mod rows;
 mod standby;
 mod tls;
 mod transaction;
+mod user;
+mod write_first;
 
 use std::time::Duration;
 
@@ -45,6 +47,15 @@ mod cramped {
 
     onlyonce_store::conformance!(async {
         fresh(Options { connections: 1, lock_wait: Duration::from_millis(500), ..Options::default() }).await
+    });
+}
+
+/// E02, L05
+mod encrypted {
+    use super::{Options, fresh};
+
+    onlyonce_store::conformance!(async {
+        fresh(Options { keyring: Some(crate::sealed::keyring(&[1, 2])), ..Options::default() }).await
     });
 }
 

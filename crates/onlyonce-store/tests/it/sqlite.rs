@@ -1,7 +1,7 @@
 //! Tests of SQLite alone. What all engines share is in the conformance suite.
 
 mod failed_sync;
-mod folder;
+pub(crate) mod folder;
 mod full;
 mod guest;
 mod kill;
@@ -38,6 +38,15 @@ mod cramped {
 
     onlyonce_store::conformance!(async {
         fresh(Options { readers: 1, cache_bytes: 0, page_bytes: 512, ..Options::default() }).await
+    });
+}
+
+/// E01, L05
+mod encrypted {
+    use super::{Options, fresh};
+
+    onlyonce_store::conformance!(async {
+        fresh(Options { keyring: Some(crate::sealed::keyring(&[1, 2])), ..Options::default() }).await
     });
 }
 

@@ -10,11 +10,10 @@
 
 mod fault;
 mod standby;
-mod system;
 
 use std::fs::{self, File};
 use std::net::TcpStream;
-use std::os::unix::process::{CommandExt, parent_id};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +22,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub use self::fault::Stop;
-use self::system::{as_user, free_port, give_away, is_root, place};
+use super::system::{as_user, free_port, give_away, is_root};
 use crate::install::with_apt;
 
 /// The folder of the binaries, for machines that have them in an unusual place.
@@ -128,7 +127,7 @@ impl Server {
         let server = Self::in_folder(own_folder()?)?.create()?;
         let signal = server.folder.join("data/standby.signal");
         fs::write(&signal, "").map_err(|error| format!("{}: {error}", signal.display()))?;
-        give_away(&server.folder)?;
+        give_away(&server.folder, USER)?;
         Ok(Owned(server.launched(&[])?.watched_by(std::process::id())?))
     }
 
@@ -165,13 +164,7 @@ impl Server {
 
     /// A name that no other test uses.
     pub fn fresh_name(&self) -> String {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        static BEGAN: OnceLock<u128> = OnceLock::new();
-        // A run is many processes, and the system uses their numbers again.
-        let began = BEGAN.get_or_init(|| {
-            std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() % 1_000_000_000_000)
-        });
-        format!("test_{}_{began}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed))
+        super::system::fresh_name()
     }
 
     /// Runs SQL as the superuser, and gives what it printed.
@@ -211,8 +204,8 @@ impl Server {
     fn create(self) -> Result<Self, String> {
         let data = self.folder.join("data");
         fs::create_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))?;
-        give_away(&self.folder)?;
-        let mut initdb = as_user(&self.binaries.join("initdb"));
+        give_away(&self.folder, USER)?;
+        let mut initdb = as_user(USER, &self.binaries.join("initdb"));
         initdb.args([
             "--no-sync",
             "--encoding=UTF8",
@@ -251,7 +244,7 @@ impl Server {
     fn launch(&self) -> Result<bool, String> {
         let failed = |error: std::io::Error| format!("postgres: {error}");
         let log = File::create(self.folder.join("log")).map_err(failed)?;
-        let mut postgres = as_user(&self.binaries.join("postgres"));
+        let mut postgres = as_user(USER, &self.binaries.join("postgres"));
         postgres.arg("-D").arg(self.folder.join("data")).current_dir("/");
         let port = self.port.to_string();
         let ours = [
@@ -303,8 +296,7 @@ impl Server {
     }
 
     fn log(&self) -> String {
-        let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-        log.lines().rev().take(5).collect::<Vec<_>>().join("; ")
+        super::system::last_lines(&self.folder.join("log"))
     }
 
     fn process(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
@@ -335,11 +327,7 @@ impl Drop for Owned {
 
 /// The server of this run, or a new one: the first comer starts it while the others wait at the lock.
 fn shared() -> Result<Server, String> {
-    let (run, watched) = match std::env::var("NEXTEST_RUN_ID") {
-        // Every test is a process, and nextest is the parent of all of them.
-        Ok(run) => (run, parent_id()),
-        Err(_) => (format!("process-{}", std::process::id()), std::process::id()),
-    };
+    let (run, watched) = super::system::run();
     let place = place()?;
     let lock = File::create(place.join(format!("{run}.lock")))
         .map_err(|error| format!("{}: {error}", place.display()))?;
@@ -359,4 +347,8 @@ fn own_folder() -> Result<PathBuf, String> {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let number = STARTED.fetch_add(1, Ordering::Relaxed);
     Ok(place()?.join(format!("own-{}-{number}", std::process::id())))
+}
+
+fn place() -> Result<PathBuf, String> {
+    super::system::place("postgres", USER)
 }

@@ -1,6 +1,6 @@
 //! Rules about what clients are told.
 
-use super::{Answer, Attempt, Broken, Checker, Completed, Effects, Said, Stored, Use};
+use super::{Answer, Attempt, Broken, Checker, Completed, Effects, Said, Stored, Use, Verdict};
 
 /// How soon a duplicate that waits hears of the answer, at the latest.
 const WOKEN_WITHIN_MS: u64 = 1_000;
@@ -173,6 +173,7 @@ impl Checker<'_> {
         let own = sent.tokens.iter().filter_map(|token| self.attempts.get(token));
         let own = own.filter(|attempt| attempt.ended.iter().any(|(_, own)| own.as_ref() == Some(said)));
         let own_use = own.map(|attempt| attempt.use_index).max();
+        let own_use = own_use.or_else(|| self.committed_in(said)).or_else(|| self.ruled_in(said));
         let on_record = self.overlapped(request).iter().position(|used| used.has(said));
         if !has_run || (own_use.is_none() && on_record.is_none()) {
             self.broken(Broken::NotItsOwn, format!("request {request}: {said:?}"));
@@ -193,6 +194,23 @@ impl Checker<'_> {
                 }
             }
         }
+    }
+
+    /// The use in which local work committed this answer, where the store is not watched: whoever is cut off or superseded is
+    /// told it too.
+    fn committed_in(&self, said: &Said) -> Option<usize> {
+        let may_be_told = self.history.effects == Effects::Local && !self.watches_store;
+        let committed = self.attempts.values().filter(|attempt| attempt.executed.contains(said));
+        committed.map(|attempt| attempt.use_index).max().filter(|_| may_be_told)
+    }
+
+    /// The use in which a verdict said that the work happened, with this answer, where the store is not watched: an attempt that
+    /// ends in doubt tells its client the answer that the verdict put on record.
+    fn ruled_in(&self, said: &Said) -> Option<usize> {
+        let found =
+            |verdict: &Verdict| matches!(verdict, Verdict::Happened(found) if found.as_ref() == Some(said));
+        let ruled = self.uses.iter().rposition(|used| used.verdicts.iter().any(found));
+        ruled.filter(|_| !self.watches_store)
     }
 
     /// Told that the key is another's: judged at the end, when it is known whose it was.

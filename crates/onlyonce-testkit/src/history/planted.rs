@@ -299,6 +299,21 @@ fn an_answer_that_comes_after_its_use_of_the_key_is_no_violation() {
     assert_eq!(check(&history(Effects::Opaque, &told.replace("; ", "\n"))), []);
 }
 
+/// U05: a probe settles what an attempt has left unknown before the attempt's own client was answered. The client is told the
+/// probe's answer, and no other.
+#[test]
+fn an_attempt_in_doubt_may_be_answered_by_a_verdict() {
+    let told = |answer: &str| {
+        let script = format!(
+            "0 sent 1 body 1; 1 began 1 t1; 2 executed t1 a; 3 ended t1 doubt; 4 happened a; 5 own 1 {answer} stored"
+        );
+        let history = history(Effects::Queryable, &script.replace("; ", "\n"));
+        check(&history).into_iter().map(|violation| violation.name).collect::<Vec<_>>()
+    };
+    assert_eq!(told("a"), []);
+    assert_eq!(told("b"), [Broken::NotItsOwn]);
+}
+
 /// Without a look into the store, what clients and the ledger saw must be enough.
 #[test]
 fn planted_violations_show_without_a_look_into_the_store() {
@@ -352,6 +367,7 @@ fn event(line: &str) -> Event {
             What::Ended { token: number(2), meaning: meant(meaning), said: words.get(4).map(|_| said(4)) }
         }
         ["happened"] => What::Ruled(Verdict::Happened(None)),
+        ["happened", _] => What::Ruled(Verdict::Happened(Some(said(2)))),
         ["did", ..] => What::Ruled(Verdict::DidNotHappen),
         ["wrote", ..] => {
             What::Wrote(Written { token: number(2), attempt: number(4), state: state(&words[5..]) })

@@ -19,13 +19,17 @@ pub enum Forgotten {
 
 impl Engine {
     /// Makes a key as if it had never been used. What still runs under it is superseded, where that is forced: its answer
-    /// is not stored. Ready after a few seconds, when no node can replay what was forgotten.
+    /// is not stored. Ready after a few seconds, when no node can replay what was forgotten. A record whose encryption key is
+    /// missing can be forgotten too: its answer is lost then.
     ///
     /// # Errors
     ///
     /// Where the store does not answer. The record may be gone already and still be replayed by other nodes: order it again.
     pub async fn forget(&self, id: Id, order: &Order) -> Result<Forgotten, Error> {
         let forgotten = self.forget_record(id, order).await?;
+        if matches!(forgotten, Forgotten::Refused(Refusal::Absent)) && !order.dry_run {
+            self.drop_copy(&id).await;
+        }
         match &forgotten {
             // Also where there was none: an order that was cut short may have come as far as that.
             Forgotten::Done(_) | Forgotten::Refused(Refusal::Absent) if !order.dry_run => {
@@ -37,7 +41,7 @@ impl Engine {
     }
 
     async fn forget_record(&self, id: Id, order: &Order) -> Result<Forgotten, Error> {
-        let mut seen = self.find(id).await?;
+        let mut seen = self.find_to_forget(id).await?;
         for _ in 0..SWAPS_MAX {
             let Some(found) = seen else { return Ok(Forgotten::Refused(Refusal::Absent)) };
             let entry = order.entry("forget", &found.record);
@@ -83,6 +87,7 @@ impl Engine {
         failpoint!("forget.after");
         Ok(match swapped {
             Swapped::Applied(now) => {
+                self.drop_copy(&id).await;
                 self.tell_transition(id, found.record.state.name(), &now.record, Source::Operator);
                 let audit = entry.as_ref().map(|entry| entry.id.clone());
                 entry.into_iter().for_each(|entry| self.tell_change(entry, now.now));

@@ -72,13 +72,7 @@ impl Refusal {
         match self {
             Self::Absent => "record_not_found",
             Self::Changed(_) => "record_changed",
-            Self::Refused(refused, _) => match refused {
-                Refused::StillRunning => "record_running",
-                Refused::TooEarly(_) => "verdict_too_early",
-                Refused::Settled => "record_settled",
-                Refused::Unknown => "record_unknown",
-                Refused::NothingToAsk => "nothing_to_ask",
-            },
+            Self::Refused(refused, _) => refused.code(),
         }
     }
 
@@ -177,14 +171,14 @@ impl Engine {
         let Some(entry) = entry.filter(|_| !order.dry_run) else { return refusal };
         let entry = audit::Entry { result: "refused".into(), code: Some(refusal.code().into()), ..entry };
         if let Err(error) = self.write_audit(entry).await {
-            tracing::warn!(error = %crate::engine::chain(&error), "an order was refused, and the audit log did not take it");
+            tracing::warn!(error = %crate::engine::chain(&error), "a change was refused, but the audit entry could not be written");
         }
         refusal
     }
 }
 
 /// The time by this node's clock.
-fn own_time() -> Timestamp {
+pub(super) fn own_time() -> Timestamp {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_micros(0).plus(since_epoch)
 }

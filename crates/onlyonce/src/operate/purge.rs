@@ -11,7 +11,7 @@ use onlyonce_store::{Error, Query, audit, failpoint};
 
 use super::forget::Tried;
 use super::order::{Order, Refusal};
-use super::{STORE_TIMEOUT, SWAPS_MAX};
+use super::{STORE_TIMEOUT, SWAPS_MAX, in_clear};
 use crate::counts::Operation;
 use crate::engine::{Engine, contended};
 
@@ -80,7 +80,8 @@ impl Engine {
         let mut query = Query { scope: Some(scope), ..Query::all(BATCH) };
         loop {
             let page = self.list(query.clone()).await?;
-            for (id, seen) in page.records {
+            let unreadable = page.unreadable.iter().map(|unreadable| (unreadable.id(), in_clear(unreadable)));
+            for (id, seen) in page.records.into_iter().chain(unreadable) {
                 match self.purge_one(id, seen, order, &mut entry).await? {
                     Tried::Done(_) => purged.forgotten += 1,
                     Tried::Refused(Refusal::Refused(Refused::StillRunning, _), _) => purged.kept.running += 1,

@@ -1,5 +1,5 @@
 //! A statement by a provider, as a verified webhook brings it. Nobody ordered it, so it is in the record's history and not
-//! in the audit log.
+//! in the audit log; unless it disagrees with the record: then somebody has to look at it, on whichever node.
 
 use std::sync::Arc;
 
@@ -7,11 +7,13 @@ use onlyonce_core::history::shortened;
 use onlyonce_core::machine::{self, About, Force, Ignored, Ruled, Ruling};
 use onlyonce_core::record::{Draft, Handle, Id, Seen, Source, StateName, Verdict};
 use onlyonce_core::time::Timestamp;
-use onlyonce_store::{Error, Swapped, failpoint};
+use onlyonce_store::{Error, Swapped, audit, failpoint};
 
-use super::{STORE_TIMEOUT, SWAPS_MAX};
+use super::order::standing;
+use super::{STORE_TIMEOUT, SWAPS_MAX, entry_id};
 use crate::counts;
 use crate::engine::{Engine, contended, fresh_token};
+use crate::events::Event;
 
 /// How long before a record was created an event about it may seem to have happened: clocks differ.
 const CLOCKS_DIFFER: std::time::Duration = std::time::Duration::from_secs(5);
@@ -63,8 +65,8 @@ pub enum Heard {
     Applied(StateName),
     /// The attempt runs; the statement counts if the attempt is lost.
     Evidence,
-    /// Kept, and nothing follows from it yet. "Did not happen" is believed from this moment on.
-    Noted(Option<Timestamp>),
+    /// Kept, and nothing follows from it yet. The record is in this state; "did not happen" is believed from this moment on.
+    Noted(StateName, Option<Timestamp>),
     /// The record says so already.
     Already(StateName),
     /// The record says otherwise. Nothing changed but its history.
@@ -86,30 +88,27 @@ impl Engine {
     /// Where the store does not answer: the provider sends it again.
     pub async fn hear(&self, statement: Statement) -> Result<Heard, Error> {
         let id = statement.about.id();
+        let (mut verdict, mut has_asked) = (statement.verdict.clone(), false);
         let mut seen = self.find(id).await?;
-        let verdict = match &seen {
-            Some(found)
-                if machine::is_unknown(&found.record)
-                    && !is_too_early(found, statement.about, statement.at) =>
-            {
-                self.with_answer(found, statement.verdict.clone()).await
-            }
-            Some(_) | None => statement.verdict.clone(),
-        };
         for _ in 0..SWAPS_MAX {
             let Some(found) = &seen else { return Ok(Heard::Ignored(NO_RECORD)) };
             // The key may have been used anew meanwhile.
             if is_too_early(found, statement.about, statement.at) {
                 return Ok(Heard::Ignored(EARLIER_USE));
             }
-            let (heard, draft) = judge(found, &self.statement_ruling(found, &statement, &verdict));
+            let mut ruling = self.statement_ruling(found, &statement, &verdict);
+            if !has_asked {
+                has_asked = self.has_asked_for_answer(found, &mut ruling).await;
+                verdict = ruling.verdict.clone();
+            }
+            let (heard, draft) = judge(found, &ruling);
             let Some(draft) = draft else { return Ok(heard) };
             failpoint!("webhook.before");
             let swapped = self.swap_with(&id, Some(found), draft, None, STORE_TIMEOUT).await?;
             failpoint!("webhook.after");
             match swapped {
                 Swapped::Applied(now) => {
-                    self.tell_heard(id, found, &now, heard, &statement);
+                    self.tell_settled(id, found, &now, Source::Webhook, matches!(heard, Heard::Applied(_)));
                     return Ok(heard);
                 }
                 Swapped::Lost(now) => seen = now,
@@ -160,27 +159,47 @@ impl Engine {
             probe: self.backoff(seen),
         }
     }
-
-    fn tell_heard(&self, id: Id, before: &Seen, after: &Seen, heard: Heard, statement: &Statement) {
-        tell_contradiction(id, before, after, &statement.source);
-        self.tell_settled(id, before, after, Source::Webhook, matches!(heard, Heard::Applied(_)));
-    }
 }
 
-/// Two sources disagree about a record: counted and logged once, by whoever wrote it down.
-pub(crate) fn tell_contradiction(id: Id, before: &Seen, after: &Seen, source: &str) {
-    let count = |seen: &Seen| seen.record.history.entries.iter().filter(|entry| entry.contradicts).count();
-    if count(after) <= count(before) {
-        return;
+/// What the audit log calls it when two sources disagree about a record.
+pub const CONTRADICTION: &str = "contradiction";
+
+/// The entry of the audit log for a write that notes a contradiction.
+pub(crate) fn contradiction(id: &Id, before: &Seen, next: &Draft) -> Option<Box<audit::Entry>> {
+    let record = &before.record;
+    let said = next.history.since(&record.history).iter().rfind(|entry| entry.contradicts)?;
+    let by: Arc<str> = said.by.as_str().into();
+    Some(Box::new(audit::Entry {
+        id: entry_id(),
+        who: said.source.clone().unwrap_or_else(|| by.clone()),
+        role: "none".into(),
+        via: by,
+        action: CONTRADICTION.into(),
+        scope: Some(*record.scope.digest()),
+        scope_label: record.scope.label().map(Arc::from),
+        key: Some(record.key.as_str().into()),
+        record: Some(*id),
+        reason: said.detail.clone(),
+        before: Some(standing(record.state.name(), record.attempt, None)),
+        after: Some(standing(next.state.name(), next.attempt, None)),
+        result: "noted".into(),
+        ..audit::Entry::default()
+    }))
+}
+
+impl Engine {
+    /// Two sources disagree about a record: counted, logged and told once, by whoever wrote it down.
+    pub(crate) fn tell_contradiction(&self, id: Id, after: &Seen, entry: audit::Entry) {
+        counts::contradiction();
+        tracing::error!(
+            record = %id.short(),
+            route = after.record.route.as_deref().unwrap_or_default(),
+            state = %after.record.state.name(),
+            source = &*entry.who,
+            "two sources disagree about the outcome of this request; its time line has both"
+        );
+        self.tell(Event::Change(audit::Written { at: after.now, entry }));
     }
-    counts::contradiction();
-    tracing::error!(
-        record = %id.short(),
-        route = after.record.route.as_deref().unwrap_or_default(),
-        state = %after.record.state.name(),
-        source,
-        "two sources disagree about what became of this request; its time line has both"
-    );
 }
 
 /// A statement without a token is about whichever use of the key stood when it happened.
@@ -197,7 +216,7 @@ fn judge(seen: &Seen, ruling: &Ruling) -> (Heard, Option<Box<Draft>>) {
     match machine::verdict(seen, ruling) {
         Ruled::Settles(draft) => (Heard::Applied(draft.state.name()), Some(draft)),
         Ruled::Keeps(draft) => (Heard::Evidence, Some(draft)),
-        Ruled::Notes(draft, believed_at) => (Heard::Noted(believed_at), Some(draft)),
+        Ruled::Notes(draft, believed_at) => (Heard::Noted(draft.state.name(), believed_at), Some(draft)),
         Ruled::Contradicts(draft) => (Heard::Contradiction(state), Some(draft)),
         Ruled::Ignores(Ignored::EarlierAttempt, draft) => (Heard::Ignored(EARLIER_ATTEMPT), draft),
         Ruled::Ignores(Ignored::EarlierUse, draft) => (Heard::Ignored(EARLIER_USE), draft),

@@ -43,9 +43,6 @@ impl Engine {
     pub async fn verdict(&self, id: Id, saying: Saying, order: &Order) -> Result<Judged, Error> {
         let mut saying = saying;
         let mut seen = self.find(id).await?;
-        if let Some(found) = seen.as_ref().filter(|_| saying.ask && !order.dry_run) {
-            saying.verdict = self.with_answer(found, saying.verdict).await;
-        }
         for _ in 0..SWAPS_MAX {
             let Some(found) = seen else { return Ok(Judged::Refused(Refusal::Absent)) };
             let entry = order.entry("verdict", &found.record);
@@ -53,7 +50,11 @@ impl Engine {
                 let refusal = Refusal::Changed(found);
                 return Ok(Judged::Refused(self.refuse(order, Some(entry), refusal).await));
             }
-            let ruling = self.ruling(&found, &saying, order);
+            let mut ruling = self.ruling(&found, &saying, order);
+            if saying.ask && !order.dry_run {
+                saying.ask = !self.has_asked_for_answer(&found, &mut ruling).await;
+                saying.verdict = ruling.verdict.clone();
+            }
             let (draft, settles) = match machine::verdict(&found, &ruling) {
                 Ruled::Settles(draft) => (draft, true),
                 Ruled::Keeps(draft) | Ruled::Notes(draft, _) => (draft, false),
@@ -116,14 +117,15 @@ impl Engine {
         }
     }
 
-    /// "Happened" without an answer: the probe may have it. Whatever else the probe says is not what was asked.
-    pub(super) async fn with_answer(&self, seen: &Seen, verdict: Verdict) -> Verdict {
-        let Verdict::Happened(None) = verdict else { return verdict };
-        let Some(probe) = self.probes().of(&seen.record).cloned() else { return verdict };
-        match self.ask_probe(&*probe, seen).await {
-            Ok(answer) if matches!(answer.verdict, Verdict::Happened(Some(_))) => answer.verdict,
-            Ok(_) | Err(_) => verdict,
+    /// Whether "happened" without an answer would settle the record, so that its probe was asked. The answer, where the probe
+    /// has it, is in the ruling then. Whatever else the probe says is not what was asked.
+    pub(super) async fn has_asked_for_answer(&self, seen: &Seen, ruling: &mut Ruling) -> bool {
+        let is_wanted = matches!(ruling.verdict, Verdict::Happened(None))
+            && matches!(machine::verdict(seen, ruling), Ruled::Settles(_));
+        if is_wanted && let Some(answer) = self.ask_for_answer(seen).await {
+            ruling.verdict = Verdict::Happened(Some(answer));
         }
+        is_wanted
     }
 
     /// A record was settled by a statement: logged, counted and told once.

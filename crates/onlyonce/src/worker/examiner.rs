@@ -8,9 +8,11 @@ use crate::counts::Operation;
 use crate::engine::Engine;
 
 impl Engine {
-    /// What is wrong, risky or worth knowing about the store now. What was not found the last time is logged.
+    /// What is wrong, risky or worth knowing about the store now, and about the cache in front of it. What was not found the last time is logged.
     pub async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        let findings = self.guarded(Operation::Scan, super::STORE_TIMEOUT, self.store().examine()).await?;
+        let mut findings =
+            self.guarded(Operation::Scan, super::STORE_TIMEOUT, self.store().examine()).await?;
+        findings.extend(self.examine_front().await);
         let mut known = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         for finding in &findings {
             if !known.contains(&finding.code) {

@@ -18,6 +18,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+use crate::accepted;
 use crate::engine::{Engine, chain};
 
 /// How often what goes on behind the requests comes round.
@@ -31,6 +32,10 @@ pub struct Background {
     pub reap_batch: usize,
     /// How long entries of the audit log are kept.
     pub audit_retention: Duration,
+    /// How long delivered messages are known.
+    pub delivered_retention: Duration,
+    /// How accepted work is run.
+    pub accepted: accepted::Terms,
 }
 
 impl Default for Background {
@@ -40,6 +45,8 @@ impl Default for Background {
             reap_every: Duration::from_secs(30),
             reap_batch: 200,
             audit_retention: Duration::from_secs(400 * 24 * 3600),
+            delivered_retention: Duration::from_secs(7 * 24 * 3600),
+            accepted: accepted::Terms::default(),
         }
     }
 }
@@ -57,18 +64,21 @@ pub struct Workers(Vec<JoinHandle<()>>);
 impl Workers {
     /// Starts them on this runtime.
     pub fn start(engine: &Arc<Engine>, background: &Background) -> Self {
-        let (batch, audit_retention) = (background.reap_batch, background.audit_retention);
+        engine.accepted.use_terms(background.accepted);
+        let Background { reap_batch: batch, audit_retention, delivered_retention, .. } = *background;
         Self(vec![
             tokio::spawn(every(background.sweep_every, "sweeper", engine.clone(), async |engine| {
                 engine.sweep().await.map(drop)
             })),
             tokio::spawn(every(background.reap_every, "reaper", engine.clone(), async move |engine| {
                 engine.reap(batch).await?;
+                engine.reap_messages(delivered_retention, batch).await?;
                 engine.reap_audit(audit_retention, batch).await.map(drop)
             })),
             tokio::spawn(every(RECONCILE_EVERY, "reconciler", engine.clone(), async |engine| {
                 engine.reconcile().await.map(drop)
             })),
+            tokio::spawn(engine.clone().work_off()),
             tokio::spawn(every(EXAMINE_EVERY, "examiner", engine.clone(), async |engine| {
                 engine.examine().await.map(drop)
             })),
@@ -98,7 +108,7 @@ async fn every(
         match round(&engine).await {
             Ok(()) => engine.rounds.ended(name, began),
             Err(error) => {
-                tracing::warn!(worker = name, error = %chain(&error), "the store did not answer; tried again at the next round");
+                tracing::warn!(worker = name, error = %chain(&error), "the store did not answer; the worker tries again at its next round");
             }
         }
     }
@@ -118,7 +128,7 @@ pub struct Round {
 }
 
 impl Rounds {
-    fn ended(&self, worker: &'static str, began: Instant) {
+    pub(crate) fn ended(&self, worker: &'static str, began: Instant) {
         let round = Round { ended_at: Instant::now(), took: began.elapsed() };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, round);
     }
@@ -133,7 +143,7 @@ impl Engine {
 
 /// How long one store call of a worker may take: nobody waits for it, but one that is never answered must not be the
 /// worker's last.
-const STORE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Rests for as long as the work since `began` took: at least half of the store's time is the traffic's.
 async fn rest_after(began: Instant) {

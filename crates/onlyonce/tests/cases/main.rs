@@ -16,6 +16,6 @@ use crate::runner::{data, run, trials};
 
 fn main() -> ExitCode {
     let cases = data::all();
-    let trials = Engine::ALL.into_iter().flat_map(|engine| trials::<Layer>(&cases, engine)).collect();
+    let trials = Engine::ALL.iter().flat_map(|engine| trials::<Layer>(&cases, *engine)).collect();
     run(cases, trials)
 }

@@ -17,7 +17,7 @@ use crate::runner::Node;
 use crate::runner::data::{Case, Suite};
 use crate::runner::store::Faulty;
 use crate::runner::upstream::Shared;
-use crate::settings::{policy, verified_source};
+use crate::settings::{limits, policy, verified_source};
 
 /// One node: a server of its own, an engine of its own, and its own way to the common store.
 pub(crate) struct Layer {
@@ -32,7 +32,8 @@ impl Node for Layer {
     const SUITE: Suite = Suite::Layer;
 
     async fn start(case: &Case, store: Arc<Faulty>, upstream: &Shared, _: Option<SocketAddr>) -> Self {
-        let onlyonce = Onlyonce::new(store);
+        let onlyonce = Onlyonce::new(store).with_limits(limits(&case.limits));
+        let onlyonce = onlyonce.unwrap_or_else(|faults| panic!("the case's limits do not stand: {faults}"));
         let app = app(&onlyonce, case, upstream);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("a bound socket has an address");

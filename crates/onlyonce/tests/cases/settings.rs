@@ -6,7 +6,7 @@ use http::{HeaderName, Method};
 use onlyonce::fingerprint::{BodyForm, Secret};
 use onlyonce::key::{PersonalData, Syntax};
 use onlyonce::policy::{Anonymous, InFlight, Mode, On5xx, OnExpired, REQUIRED, StoreDown};
-use onlyonce::{Dialect, Effects, Policy};
+use onlyonce::{Dialect, Effects, Limits, Policy};
 use toml::{Table, Value};
 
 use crate::runner::payload::span;
@@ -32,10 +32,32 @@ pub(crate) fn policy(overlays: &[&Table]) -> Policy {
     policy
 }
 
+/// The limits of a case.
+pub(crate) fn limits(settings: &Table) -> Limits {
+    let mut limits = Limits::default();
+    for (name, value) in settings {
+        let value = number(value);
+        match name.as_str() {
+            "keys_per_second" => limits.keys_per_second = Some(value),
+            "keys_per_second_total" => limits.keys_per_second_total = Some(value),
+            "lookups_per_second" => limits.lookups_per_second = Some(value),
+            "lookups_per_second_total" => limits.lookups_per_second_total = Some(value),
+            "keys_alive" => limits.keys_alive = Some(value),
+            "keys_alive_total" => limits.keys_alive_total = Some(value),
+            "in_flight" => limits.in_flight = Some(value),
+            "in_flight_total" => limits.in_flight_total = Some(value),
+            "nodes" => limits.nodes = value,
+            other => panic!("there is no limit {other:?}"),
+        }
+    }
+    limits
+}
+
 fn set(policy: &mut Policy, name: &str, value: &Value) {
     match name {
         "mode" => policy.mode = mode(text(value)),
-        "header" => policy.header = parsed(value),
+        "header" => policy.key_from = vec![onlyonce::key::Source::Header(parsed(value))],
+        "key_from" => policy.key_from = list(value),
         "syntax" => policy.key.syntax = syntax(text(value)),
         "key_chars_min" => policy.key.chars_min = chars(value),
         "key_chars_max" => policy.key.chars_max = chars(value),
@@ -57,11 +79,13 @@ fn set(policy: &mut Policy, name: &str, value: &Value) {
         "on_5xx" => policy.on_5xx = on_5xx(text(value)),
         "store_down" => policy.store_down = store_down(text(value)),
         "store_timeout" => policy.store_timeout = span(text(value)),
+        "request_time_header" => policy.request_time_header = Some(parsed(value)),
+        "request_age_max" => policy.request_age_max = Some(span(text(value))),
         "request_bytes_max" => policy.request_bytes_max = bytes(text(value)),
         "response_bytes_max" => policy.response_bytes_max = bytes(text(value)),
         "not_replayed" => policy.not_replayed = list(value),
         "fingerprint" => set_fingerprint(policy, value.as_table().expect("fingerprint is a table")),
-        other => panic!("there is no setting {other:?}"),
+        other => panic!("unknown setting {other:?}"),
     }
 }
 
@@ -76,7 +100,7 @@ fn set_fingerprint(policy: &mut Policy, settings: &Table) {
                     |value| Secret::new(text(value).as_bytes()).expect("a secret of the data has bytes");
                 policy.fingerprint.secrets = array(value).iter().map(secret).collect();
             }
-            other => panic!("there is no setting fingerprint.{other:?}"),
+            other => panic!("unknown setting fingerprint.{other:?}"),
         }
     }
 }
@@ -99,12 +123,7 @@ fn mode(name: &str) -> Mode {
 }
 
 fn dialect(name: &str) -> Dialect {
-    match name {
-        "ietf" => Dialect::ietf(),
-        "stripe" => Dialect::stripe(),
-        "conflict" => Dialect::conflict(),
-        other => panic!("there is no dialect {other:?}"),
-    }
+    Dialect::named(name).unwrap_or_else(|| panic!("there is no dialect {name:?}"))
 }
 
 fn syntax(name: &str) -> Syntax {
@@ -186,14 +205,14 @@ fn body_form(name: &str) -> BodyForm {
 }
 
 fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+    value.as_str().unwrap_or_else(|| panic!("{value} is not a string"))
 }
 
 fn number(value: &Value) -> u64 {
     value
         .as_integer()
         .and_then(|number| number.try_into().ok())
-        .unwrap_or_else(|| panic!("{value} is no number"))
+        .unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 fn chars(value: &Value) -> usize {

@@ -5,13 +5,41 @@ use std::path::{Path, PathBuf};
 
 use onlyonce::store::sqlite;
 
+use crate::accepted;
 use crate::failpoints::ALL;
 use crate::settling::STEPS;
+
+/// Steps whose deaths the program's own crash tests bring about: they need destinations, or an admin port.
+const OF_THE_PROGRAM: [&str; 6] = [
+    "relay.claim.before",
+    "relay.claim.after",
+    "relay.settle.before",
+    "relay.settle.after",
+    "message.change.before",
+    "message.change.after",
+];
+
+/// Steps of handlers of several phases, whose deaths `tests/rides` brings about.
+const OF_HANDLERS: [&str; 10] = [
+    "phase.begun",
+    "phase.commit.before",
+    "phase.commit.after",
+    "foreign.calling.before",
+    "foreign.calling.after",
+    "foreign.called",
+    "foreign.result.before",
+    "foreign.result.after",
+    "complete.before",
+    "complete.after",
+];
 
 /// Every step in the source is in the list, and every step of the list is in the source.
 pub(crate) fn every_failpoint_in_the_source_is_listed() {
     let settling = STEPS.iter().map(|(step, _)| *step);
-    let listed = ALL.iter().map(|failpoint| failpoint.step()).chain(settling);
+    let accepted =
+        accepted::STEPS.iter().map(|(step, _)| step.split_once(':').map_or(*step, |(step, _)| step));
+    let served = ALL.iter().map(|failpoint| failpoint.step()).chain(accepted);
+    let listed = served.chain(settling).chain(OF_THE_PROGRAM).chain(OF_HANDLERS);
     let listed: BTreeSet<String> = listed.map(str::to_owned).collect();
     let crates = package().parent().expect("the package lies in a folder of packages").to_owned();
     let mut found = BTreeSet::new();
@@ -27,7 +55,7 @@ pub(crate) fn every_failpoint_in_the_source_is_listed() {
 /// Each migration is two steps of its own.
 pub(crate) fn every_migration_is_listed() {
     let crates = package().parent().expect("the package lies in a folder of packages").to_owned();
-    for engine in ["sqlite", "postgres"] {
+    for engine in ["sqlite", "postgres", "mysql"] {
         let folder = std::fs::read_dir(crates.join("onlyonce-store/src/migrations").join(engine));
         for number in 1..=folder.expect("the migrations are there").count() {
             for side in ["before", "after"] {

@@ -3,6 +3,8 @@
 //! This is the one list. `coverage.rs` compares it with the source: a step that is missing here, and one that is only
 //! here, are failures both.
 
+use onlyonce_testkit::engines::server;
+
 /// A step, and how a victim comes there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failpoint {
@@ -14,18 +16,44 @@ pub(crate) struct Failpoint {
 /// What a victim keeps its records in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
+    /// A file, whose next owner knows that the last one is dead.
     Sqlite,
-    Postgres,
+    /// A server, where a dead process is only missed when its leases lapse.
+    Server(server::Engine),
 }
 
 impl Engine {
+    /// Those of this build.
+    pub(crate) const ALL: &[Self] = &[
+        Self::Sqlite,
+        Self::Server(server::Engine::Postgres),
+        #[cfg(feature = "mysql")]
+        Self::Server(server::Engine::Mysql),
+        #[cfg(feature = "redis")]
+        Self::Server(server::Engine::Redis),
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Server(engine) => engine.name(),
+        }
+    }
+
     /// Every step that a victim on this engine can come to.
     pub(crate) fn failpoints(self) -> impl Iterator<Item = &'static Failpoint> + Clone {
-        let of_the_other = match self {
-            Self::Sqlite => "postgres.",
-            Self::Postgres => "sqlite.",
-        };
-        ALL.iter().filter(move |failpoint| !failpoint.name.starts_with(of_the_other))
+        ALL.iter().filter(move |failpoint| self.comes_to(failpoint.name))
+    }
+
+    /// Whether this step is the engine's own, or of no engine.
+    pub(crate) fn comes_to(self, step: &str) -> bool {
+        let servers = server::Engine::ALL.map(Self::Server);
+        self.has(step) || !servers.into_iter().chain([Self::Sqlite]).any(|other| other.has(step))
+    }
+
+    /// Whether this step is the engine's own.
+    pub(crate) fn has(self, step: &str) -> bool {
+        step.split('.').next() == Some(self.name())
     }
 }
 
@@ -66,13 +94,23 @@ const fn at(name: &'static str, stage: Stage) -> Failpoint {
 }
 
 /// In the order in which a life comes to them.
-pub(crate) const ALL: [Failpoint; 36] = [
+pub(crate) const ALL: [Failpoint; 58] = [
     at("sqlite.create.before", Stage::Creating),
     at("sqlite.create.after", Stage::Creating),
     at("sqlite.migrate.before:1", Stage::Creating),
     at("sqlite.migrate.after:1", Stage::Creating),
     at("postgres.migrate.before:1", Stage::Creating),
     at("postgres.migrate.after:1", Stage::Creating),
+    at("postgres.migrate.before:2", Stage::Creating),
+    at("postgres.migrate.after:2", Stage::Creating),
+    at("mysql.migrate.before:1", Stage::Creating),
+    at("mysql.migrate.between:1", Stage::Creating),
+    at("mysql.migrate.between:5", Stage::Creating),
+    at("mysql.migrate.after:1", Stage::Creating),
+    at("mysql.migrate.before:2", Stage::Creating),
+    at("mysql.migrate.after:2", Stage::Creating),
+    at("redis.migrate.before:1", Stage::Creating),
+    at("redis.migrate.after:1", Stage::Creating),
     at("sqlite.abandon.before", Stage::Opening),
     at("sqlite.abandon.after", Stage::Opening),
     at("sqlite.open.ready", Stage::Opening),
@@ -81,6 +119,10 @@ pub(crate) const ALL: [Failpoint; 36] = [
     at("sqlite.commit.after:1", Stage::Serving(Left::Reserved)),
     at("postgres.write.before:1", Stage::Serving(Left::Nothing)),
     at("postgres.write.after:1", Stage::Serving(Left::Reserved)),
+    at("mysql.write.before:1", Stage::Serving(Left::Nothing)),
+    at("mysql.write.after:1", Stage::Serving(Left::Reserved)),
+    at("redis.write.before:1", Stage::Serving(Left::Nothing)),
+    at("redis.write.after:1", Stage::Serving(Left::Reserved)),
     at("begin.after", Stage::Serving(Left::Reserved)),
     at("run.before", Stage::Serving(Left::Reserved)),
     at("run.after", Stage::Serving(Left::Worked)),
@@ -89,6 +131,10 @@ pub(crate) const ALL: [Failpoint; 36] = [
     at("sqlite.commit.after:2", Stage::Serving(Left::Completed)),
     at("postgres.write.before:2", Stage::Serving(Left::Worked)),
     at("postgres.write.after:2", Stage::Serving(Left::Completed)),
+    at("mysql.write.before:2", Stage::Serving(Left::Worked)),
+    at("mysql.write.after:2", Stage::Serving(Left::Completed)),
+    at("redis.write.before:2", Stage::Serving(Left::Worked)),
+    at("redis.write.after:2", Stage::Serving(Left::Completed)),
     at("finish.after", Stage::Serving(Left::Completed)),
     at("renew.before", Stage::Renewing),
     at("renew.after", Stage::Renewing),
@@ -99,6 +145,10 @@ pub(crate) const ALL: [Failpoint; 36] = [
     at("sqlite.reap.after", Stage::Reaping),
     at("postgres.reap.before", Stage::Reaping),
     at("postgres.reap.after", Stage::Reaping),
+    at("mysql.reap.before", Stage::Reaping),
+    at("mysql.reap.after", Stage::Reaping),
+    at("redis.reap.before", Stage::Reaping),
+    at("redis.reap.after", Stage::Reaping),
     at("reap.after", Stage::Reaping),
     at("sqlite.checkpoint.before", Stage::Checkpointing),
     at("sqlite.checkpoint.after", Stage::Checkpointing),

@@ -14,11 +14,11 @@ use crate::world::World;
 /// Set it to what a failed run printed, to have the same kills again.
 const SEED: &str = "ONLYONCE_CRASH_SEED";
 /// At least so many kills; more, up to four times as many, while too few orders were hit: where many share a commit, most
-/// of them are before it or after it at once. On PostgreSQL each round waits for the leases of the dead.
+/// of them are before it or after it at once. On a server each round waits for the leases of the dead.
 const fn rounds(engine: Engine) -> u64 {
     match engine {
         Engine::Sqlite => 12,
-        Engine::Postgres => 4,
+        Engine::Server(_) => 4,
     }
 }
 
@@ -31,7 +31,7 @@ const MORE_MS_MAX: u64 = 5;
 /// So many orders must have been cut in the middle of their work, or the kills proved nothing.
 const CUT_MIN: usize = 4;
 
-/// P05, U03, E01, E02
+/// P05, U03, E01, E02, E03, E04, E07
 pub(crate) async fn killed_at_any_moment(engine: Engine) {
     let mut random = Random::seeded();
     let mut world = World::on(engine, Kind::Opaque).await;

@@ -12,11 +12,14 @@
 //! 1. `failpoints.rs` lists the steps, `death.rs` brings a process there, `judge.rs` says what must hold afterwards.
 //! 2. Every step is a test for every kind of effects; one that is never reached fails.
 //! 3. Every pair of steps, the second in the life that recovers from the first, runs with `cargo xtask crash --all`.
-//! 4. On SQLite, and on a PostgreSQL that the tests start. There a dead process is only missed when its lease lapses, so
-//!    leases are short; its usual run has two kinds of effects, and `--all` the others.
+//! 4. On SQLite, and on servers that the tests start: PostgreSQL, MariaDB, Redis. There a dead process is only missed when its
+//!    lease lapses, so leases are short. The usual run has two kinds of effects on PostgreSQL, and on the other servers the steps
+//!    of the engine itself (`trials.rs`); `--all` has everything on each.
 //! 5. Nothing sleeps for luck: the driver waits for a ready line, a death, a call of the ledger.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+#[cfg(unix)]
+mod accepted;
 #[cfg(unix)]
 mod coverage;
 #[cfg(unix)]

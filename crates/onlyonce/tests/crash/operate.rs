@@ -107,7 +107,7 @@ async fn webhook(engine: &Engine, found: Option<(Id, Seen)>) -> String {
     match engine.hear(statement).await.expect("the store answers") {
         Heard::Applied(_) => "applied",
         Heard::Evidence => "evidence",
-        Heard::Noted(_) => "noted",
+        Heard::Noted(..) => "noted",
         Heard::Already(_) => "already",
         Heard::Contradiction(_) => "contradiction",
         Heard::Ignored(_) => "ignored",

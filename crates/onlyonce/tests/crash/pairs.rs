@@ -40,8 +40,9 @@ pub(crate) async fn killed_twice(
 fn comes_there(first: &Failpoint, second: &Failpoint) -> bool {
     match second.stage {
         Stage::Creating => {
-            let is_first = ["sqlite.create.before", "postgres.migrate.before:1"].contains(&second.name);
-            first.name == second.name && is_first
+            let is_first =
+                second.name == "sqlite.create.before" || second.name.ends_with(".migrate.before:1");
+            first.name == second.name && is_first && second.name != "sqlite.migrate.before:1"
         }
         Stage::Opening => second.step() == "sqlite.open.ready" || first.leaves_running(),
         Stage::Serving(_) | Stage::Renewing | Stage::Sweeping | Stage::Reaping | Stage::Checkpointing => true,

@@ -19,7 +19,7 @@ pub(crate) async fn killed_at(engine: Engine, failpoint: &'static Failpoint, kin
     }
 }
 
-/// P05, R01, U03, U04, X05, E01, E02
+/// P05, R01, U03, U04, X05, E01, E02, E03, E04, E07
 async fn killed_while_serving(engine: Engine, failpoint: &Failpoint, kind: Kind) {
     let mut world = World::on(engine, kind).await;
     answered_and_killed(&mut world).await;
@@ -27,7 +27,7 @@ async fn killed_while_serving(engine: Engine, failpoint: &Failpoint, kind: Kind)
     judge(&mut world).await;
 }
 
-/// E01, E02: a file that was not finished is finished by the next process.
+/// E01, E02, E03, E04: a file or a schema that was not finished is finished by the next process.
 async fn killed_while_creating(engine: Engine, failpoint: &Failpoint, kind: Kind) {
     let mut world = World::on(engine, kind).await;
     die(&mut world, failpoint).await;
@@ -44,7 +44,7 @@ async fn killed_while_opening(engine: Engine, failpoint: &Failpoint, kind: Kind)
     judge(&mut world).await;
 }
 
-/// M01, U03
+/// M01, U03, E03, E04
 async fn killed_while_sweeping(engine: Engine, failpoint: &Failpoint, kind: Kind) {
     let mut world = World::on(engine, kind).await;
     answered_and_killed(&mut world).await;
@@ -52,7 +52,7 @@ async fn killed_while_sweeping(engine: Engine, failpoint: &Failpoint, kind: Kind
     judge(&mut world).await;
 }
 
-/// M02, P05: what has not expired is still replayed, and what has expired is no more.
+/// M02, P05, E03, E04: what has not expired is still replayed, and what has expired is no more.
 async fn killed_while_reaping(engine: Engine, failpoint: &Failpoint, kind: Kind) {
     let mut world = World::on(engine, kind).await;
     die(&mut world, failpoint).await;

@@ -44,7 +44,9 @@ impl Way {
 }
 
 /// Every durable step of settling, and who comes there.
-pub(crate) const STEPS: [(&str, Way); 13] = [
+pub(crate) const STEPS: [(&str, Way); 15] = [
+    ("reconcile.schedule.before", Way::Probe),
+    ("reconcile.schedule.after", Way::Probe),
     ("reconcile.claim.before", Way::Probe),
     ("reconcile.claim.after", Way::Probe),
     ("reconcile.asked", Way::Probe),
@@ -60,7 +62,7 @@ pub(crate) const STEPS: [(&str, Way); 13] = [
     ("purge.erase.after", Way::Purge),
 ];
 
-/// M03, U05, U09, L04: whoever dies while settling, nothing is done twice and nothing is left out of the audit log.
+/// M03, U05, U09, L04, E03, E04: whoever dies while settling, nothing is done twice and nothing is left out of the audit log.
 pub(crate) async fn killed_while_settling(engine: Engine, step: &'static str, way: Way) {
     let mut world = World::on(engine, Kind::Queryable).await;
     let victim = world.ready(Life::USUAL).await;

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use onlyonce_testkit::engines::server;
 
 use crate::failpoints::Engine;
 use crate::order::Kind;
-use crate::{coverage, load, pairs, planted, scenario, settling, torn};
+use crate::{accepted, coverage, load, pairs, planted, scenario, settling, torn};
 
 /// Most of a scenario is waiting: for a process to start, for an fsync, for a lease. So there are more at once than
 /// processors.
@@ -27,56 +28,94 @@ fn all() -> Vec<Trial> {
             coverage::every_failpoint_in_the_source_is_listed();
         }),
         trial("coverage::every_migration_is_listed", async || coverage::every_migration_is_listed()),
-        trial("load::what_was_answered_before_a_kill_is_answered_after", || {
-            load::killed_at_any_moment(Engine::Sqlite)
-        }),
-        trial("postgres::load::what_was_answered_before_a_kill_is_answered_after", || {
-            load::killed_at_any_moment(Engine::Postgres)
-        }),
     ];
     trials.extend([
         trial("planted::a_second_charge_is_noticed", planted::a_second_charge_is_noticed),
         trial("planted::a_forgotten_answer_is_noticed", planted::a_forgotten_answer_is_noticed),
         trial("planted::a_step_never_reached_is_noticed", planted::a_step_never_reached_is_noticed),
     ]);
-    for engine in [Engine::Sqlite, Engine::Postgres] {
-        trials.extend(settling::STEPS.map(|(step, way)| {
-            let name = format!("{}settling::killed_at_{}", prefix(engine), step.replace('.', "_"));
-            trial(name, move || settling::killed_while_settling(engine, step, way))
-        }));
-    }
     for kind in Kind::ALL {
-        trials.extend(single(Engine::Sqlite, kind));
         for tear in torn::Tear::ALL {
             let name = format!("{}::{}", kind.name(), tear.name());
             trials.push(trial(name, move || torn::opens_and_continues(tear, kind)));
         }
-        if std::env::var_os(PAIRS).is_some() {
-            trials.extend(pairs_of(Engine::Sqlite, kind));
-            trials.extend(single(Engine::Postgres, kind));
-            trials.extend(pairs_of(Engine::Postgres, kind));
-        }
     }
-    if std::env::var_os(PAIRS).is_none() {
-        trials
-            .extend([Kind::Opaque, Kind::Keyed].into_iter().flat_map(|kind| single(Engine::Postgres, kind)));
+    for engine in Engine::ALL.iter().copied() {
+        trials.extend(on(engine, extent(engine)));
     }
     trials
 }
 
-/// One death each.
-fn single(engine: Engine, kind: Kind) -> impl Iterator<Item = Trial> {
-    engine.failpoints().map(move |failpoint| {
-        let name = format!("{}{}::killed_at_{}", prefix(engine), kind.name(), failpoint.label());
-        trial(name, move || scenario::killed_at(engine, failpoint, kind))
-    })
+/// How much of the list an engine has. Everything above the engines is the same code on each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// Every step, for every kind of effects.
+    Whole,
+    /// Every step, for work that runs again and work that does not.
+    TwoKinds,
+    /// The steps of the engine itself, for those two kinds, and [`OTHERS`].
+    Own,
+}
+
+fn extent(engine: Engine) -> Extent {
+    match engine {
+        _ if std::env::var_os(PAIRS).is_some() => Extent::Whole,
+        Engine::Sqlite => Extent::Whole,
+        Engine::Server(server::Engine::Postgres) => Extent::TwoKinds,
+        Engine::Server(server::Engine::Mysql | server::Engine::Redis) => Extent::Own,
+    }
+}
+
+/// With [`Extent::Own`]: one step each of those who renew, sweep, settle and forget.
+const OTHERS: [&str; 7] = [
+    "renew.after",
+    "sweep.after",
+    "reconcile.write.after",
+    "webhook.after",
+    "verdict.after",
+    "forget.after",
+    "purge.erase.after",
+];
+
+fn on(engine: Engine, extent: Extent) -> Vec<Trial> {
+    let load = format!("{}load::what_was_answered_before_a_kill_is_answered_after", prefix(engine));
+    let mut trials = vec![trial(load, move || load::killed_at_any_moment(engine))];
+    let is_wanted = |step: &str| extent != Extent::Own || engine.has(step) || OTHERS.contains(&step);
+    let settling = settling::STEPS.into_iter().filter(|(step, _)| is_wanted(step));
+    trials.extend(settling.map(|(step, way)| {
+        let name = format!("{}settling::killed_at_{}", prefix(engine), step.replace('.', "_"));
+        trial(name, move || settling::killed_while_settling(engine, step, way))
+    }));
+    let kinds = match extent {
+        Extent::Whole => &Kind::ALL[..],
+        Extent::TwoKinds | Extent::Own => &[Kind::Opaque, Kind::Keyed],
+    };
+    for kind in kinds.iter().copied() {
+        if matches!(kind, Kind::Opaque | Kind::Keyed) {
+            let accepted = accepted::steps(engine).filter(|(step, _)| is_wanted(step));
+            trials.extend(accepted.map(|(step, left)| {
+                let label = step.replace(['.', ':'], "_");
+                let name = format!("{}accepted::{}::killed_at_{label}", prefix(engine), kind.name());
+                trial(name, move || accepted::killed_at(engine, step, left, kind))
+            }));
+        }
+        let steps = engine.failpoints().filter(|failpoint| is_wanted(failpoint.name));
+        trials.extend(steps.map(|failpoint| {
+            let name = format!("{}{}::killed_at_{}", prefix(engine), kind.name(), failpoint.label());
+            trial(name, move || scenario::killed_at(engine, failpoint, kind))
+        }));
+        if std::env::var_os(PAIRS).is_some() {
+            trials.extend(pairs_of(engine, kind));
+        }
+    }
+    trials
 }
 
 /// What the names of scenarios on an engine begin with.
-const fn prefix(engine: Engine) -> &'static str {
+fn prefix(engine: Engine) -> String {
     match engine {
-        Engine::Sqlite => "",
-        Engine::Postgres => "postgres::",
+        Engine::Sqlite => String::new(),
+        Engine::Server(engine) => format!("{}::", engine.name()),
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use onlyonce_testkit::engines::postgres::Server;
 use tokio::time::{Instant, sleep};
 
 use crate::failpoints::{Engine, Left};
@@ -49,7 +48,7 @@ impl World {
         let folder = Folder::new();
         let store = match engine {
             Engine::Sqlite => format!("sqlite:{}", folder.file().display()),
-            Engine::Postgres => Server::shared().fresh_schema(),
+            Engine::Server(server) => server.shared().fresh_store(),
         };
         Self {
             kind,
@@ -87,7 +86,7 @@ impl World {
         let site = Site { store: &self.store, page_bytes: self.page_bytes, ledger: self.ledger.address };
         let life = match self.engine {
             Engine::Sqlite => life,
-            Engine::Postgres => life.with_leases_to_be_waited_for(),
+            Engine::Server(_) => life.with_leases_to_be_waited_for(),
         };
         start(&site, life).await
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use onlyonce::operate::Forgotten;
 use onlyonce::store::{Change, Store, Swapped};
 use onlyonce::{Effects, Force, Policy};
-use onlyonce_core::machine::{self, About, Ruled, Ruling, Statement};
+use onlyonce_core::machine::{self, About, Finish, Ruled, Ruling, Statement};
+use onlyonce_core::outcome::Outcome;
 use onlyonce_core::record::{Response, Revision, Source, Token, Verdict};
 use tower::ServiceExt;
 
@@ -386,7 +387,7 @@ async fn a_released_key_runs_again_and_still_demands_the_same_request() {
     assert_eq!(world.handler.runs(), runs);
 }
 
-/// C02, T01: whoever is denied mends its credentials and may then send something else; who is told to come back later may not.
+/// C02, T01: whoever is denied corrects its credentials and may then send something else; who is told to come back later may not.
 #[tokio::test(start_paused = true)]
 async fn after_a_denial_a_key_is_kept_for_five_minutes_and_after_a_throttle_for_its_whole_retention() {
     let world = World::new(Policy::default());
@@ -450,4 +451,77 @@ async fn what_only_we_may_say_is_dropped_on_all_traffic() {
         assert!(!seen.contains("onlyonce-"), "{method} {key:?}: {seen}");
         assert_eq!(seen.contains("upgrade"), key.is_none(), "{method} {key:?}: {seen}");
     }
+}
+
+/// The service's own transaction completes the attempt of `k`, as the SQL function does.
+async fn completed_inside(world: &World, response: Option<Response>) {
+    let seen = world.store.load(id("k")).await.unwrap().unwrap();
+    let outcome = Outcome::Completed { response: response.map(Arc::new), keep_for: None };
+    let Finish::Write(next) = machine::finish(Some(&seen), seen.record.token, &outcome) else {
+        panic!("it may complete")
+    };
+    let change = Change::new(Some(seen.revision), Revision(7), next);
+    assert!(matches!(world.store.swap(id("k"), change).await.unwrap(), Swapped::Applied(_)));
+}
+
+fn local() -> Policy {
+    Policy { effects: Effects::Local, ..Policy::default() }
+}
+
+fn paid() -> Response {
+    Response { status: 201, headers: Vec::new(), body: "paid".into() }
+}
+
+/// W01: the service hangs after its commit.
+#[tokio::test(start_paused = true)]
+async fn a_client_has_the_stored_answer_within_half_a_lease_of_the_commit() {
+    let world = World::new(local());
+    let first = world.start(order_with("k", &[("x-gate", "1")])).await;
+    completed_inside(&world, Some(paid())).await;
+    assert!(!first.is_finished());
+    world.pass(LEASE / 2 + Duration::from_secs(1)).await;
+    let first = first.await.unwrap();
+    assert_eq!((first.summary().as_str(), first.is_replay()), ("201 paid", false));
+    assert!(first.is_stored());
+    assert!(world.send(order("k")).await.is_replay());
+    assert_eq!(world.handler.runs(), 1);
+}
+
+/// W01: a stream, or an answer too large to be stored, is the service's own to give.
+#[tokio::test(start_paused = true)]
+async fn a_completion_without_an_answer_leaves_the_client_to_the_service() {
+    let world = World::new(local());
+    let first = world.start(order_with("k", &[("x-gate", "1")])).await;
+    completed_inside(&world, None).await;
+    world.pass(LEASE).await;
+    assert!(!first.is_finished());
+    world.handler.open(1);
+    let first = first.await.unwrap();
+    assert_eq!((first.summary().as_str(), first.is_stored()), ("201 run 1", false));
+    assert_eq!(world.send(order("k")).await.summary(), "409 idempotency_response_not_stored");
+}
+
+/// W01: without an answer on record and without one of the service's own, the client is told that nobody knows what was said.
+#[tokio::test(start_paused = true)]
+async fn a_completion_without_an_answer_whose_service_hangs_is_no_answer() {
+    let world = World::new(local());
+    let first = world.start(order_with("k", &[("x-gate", "1")])).await;
+    completed_inside(&world, None).await;
+    world.pass(DEADLINE + Duration::from_secs(1)).await;
+    let first = first.await.unwrap();
+    assert_eq!((first.summary().as_str(), first.is_stored()), ("504 upstream_outcome_unknown", false));
+    assert_eq!(world.send(order("k")).await.summary(), "409 idempotency_response_not_stored");
+    assert_eq!(world.handler.runs(), 1);
+}
+
+/// W01: what its transaction stored wins over what the service answers.
+#[tokio::test(start_paused = true)]
+async fn local_work_that_completed_itself_costs_one_look_and_no_lost_write() {
+    let world = World::new(local());
+    let first = world.start(order_with("k", &[("x-gate", "1"), ("x-status", "500")])).await;
+    completed_inside(&world, Some(paid())).await;
+    let (looks, writes) = (world.store.looks(), world.store.writes());
+    world.handler.open(1);
+    assert_eq!(first.await.unwrap().summary(), "201 paid");
+    assert_eq!((world.store.looks() - looks, world.store.writes() - writes), (1, 0));
 }

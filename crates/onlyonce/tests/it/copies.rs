@@ -1,8 +1,10 @@
 //! Copies of completed records on nodes whose way to the store is slow, late or cut, while keys are forgotten: whatever
-//! comes when, nobody who asks after a forgetting was reported gets an answer from before it.
+//! comes when, nobody who asks after a forgetting was reported gets an answer from before it. Nor where the nodes share a cache that
+//! takes copies seconds late and forgets to let go of them.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -10,9 +12,10 @@ use axum::response::IntoResponse;
 use axum::routing::any;
 use http::StatusCode;
 use onlyonce::operate::Forgotten;
+use onlyonce::store::copies::{Copies, Copy, CopyOf};
 use onlyonce::store::memory::Memory;
 use onlyonce::store::{
-    Audit, Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+    Audit, Change, Count, EpochSeen, Error, ErrorKind, Finding, Outbox, Page, Promises, Query, Store, Swapped,
 };
 use onlyonce::{Engine, Force, Onlyonce, Policy};
 use onlyonce_core::record::{Id, Seen, StateName};
@@ -92,6 +95,26 @@ impl Store for Far {
         self.store.reap(limit).await
     }
 
+    async fn results(
+        &self,
+        id: Id,
+        used_at: onlyonce_core::time::Timestamp,
+    ) -> Result<Vec<onlyonce::store::result::PhaseResult>, Error> {
+        self.store.results(id, used_at).await
+    }
+
+    async fn request(
+        &self,
+        id: Id,
+        used_at: onlyonce_core::time::Timestamp,
+    ) -> Result<Option<bytes::Bytes>, Error> {
+        self.store.request(id, used_at).await
+    }
+
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        self.store.requests(limit).await
+    }
+
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
         self.store.count().await
     }
@@ -127,6 +150,42 @@ impl Store for Far {
     }
 }
 
+/// A cache that all nodes share. What is put there arrives when it likes.
+#[derive(Debug)]
+struct Shared {
+    copies: Mutex<HashMap<CopyOf, Copy>>,
+    random: Arc<Random>,
+    found: AtomicU64,
+}
+
+#[async_trait::async_trait]
+impl Copies for Shared {
+    async fn find(&self, of: CopyOf) -> Result<Option<Copy>, Error> {
+        let found = self.copies.lock().unwrap().get(&of).cloned();
+        sleep(self.random.pause(25)).await;
+        self.found.fetch_add(u64::from(found.is_some()), Ordering::SeqCst);
+        Ok(found)
+    }
+
+    async fn put(&self, of: CopyOf, copy: Copy, _keep_for: Duration) -> Result<(), Error> {
+        let millis_max = if self.random.below(3) == 0 { 6_000 } else { 20 };
+        sleep(self.random.pause(millis_max)).await;
+        self.copies.lock().unwrap().insert(of, copy);
+        Ok(())
+    }
+
+    async fn remove(&self, of: CopyOf) -> Result<(), Error> {
+        if self.random.below(2) == 0 {
+            self.copies.lock().unwrap().remove(&of);
+        }
+        Ok(())
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        Ok(Vec::new())
+    }
+}
+
 /// Answers with when it ran: a replay shows that, too.
 fn node(far: Far, began: Instant) -> (Router, Arc<Engine>) {
     let onlyonce = Onlyonce::new(Arc::new(far)).with_policy(Policy::default()).unwrap();
@@ -148,9 +207,11 @@ struct World {
     forgotten_at: [AtomicU64; KEYS.len()],
     forgotten: AtomicU64,
     replays: AtomicU64,
+    shared: Arc<Shared>,
 }
 
 impl World {
+    /// With every other seed the nodes share a cache.
     fn new(seed: u64) -> Self {
         let (store, random) = (Arc::new(Memory::new()), Arc::new(Random(AtomicU64::new(seed))));
         let blind: Vec<Arc<AtomicBool>> = (0..NODES).map(|_| Arc::default()).collect();
@@ -160,9 +221,13 @@ impl World {
             is_blind: is_blind.clone(),
         };
         let began = Instant::now();
-        let nodes = blind.iter().map(|is_blind| node(far(is_blind), began)).collect();
-        let [forgotten, replays] = [0, 0].map(AtomicU64::new);
-        Self { began, random, nodes, blind, forgotten_at: Default::default(), forgotten, replays }
+        let nodes: Vec<_> = blind.iter().map(|is_blind| node(far(is_blind), began)).collect();
+        let [forgotten, replays, found] = [0, 0, 0].map(AtomicU64::new);
+        let shared = Arc::new(Shared { copies: Mutex::default(), random: random.clone(), found });
+        if seed.is_multiple_of(2) {
+            nodes.iter().for_each(|(_, engine)| engine.use_cache(shared.clone()));
+        }
+        Self { began, random, nodes, blind, forgotten_at: Default::default(), forgotten, replays, shared }
     }
 
     async fn client(&self) {
@@ -211,7 +276,7 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn nobody_who_asks_after_a_forgetting_was_reported_gets_an_answer_from_before_it() {
     let first = std::env::var("ONLYONCE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let (mut replays, mut forgotten) = (0, 0);
+    let (mut replays, mut forgotten, mut found) = (0, 0, 0);
     for seed in first..first + SEEDS {
         println!("repeat with ONLYONCE_SEED={seed}");
         let world = World::new(seed);
@@ -220,7 +285,9 @@ async fn nobody_who_asks_after_a_forgetting_was_reported_gets_an_answer_from_bef
         let _ = tokio::time::timeout(LASTS, all).await;
         replays += world.replays.into_inner();
         forgotten += world.forgotten.into_inner();
+        found += world.shared.found.load(Ordering::SeqCst);
     }
-    println!("{forgotten} keys were forgotten, {replays} answers were replayed");
+    println!("{forgotten} keys were forgotten, {replays} answers were replayed, {found} copies were found");
+    assert!(found > SEEDS, "{found} copies in the cache prove nothing");
     assert!(forgotten > 5 * SEEDS && replays > 100 * SEEDS, "{forgotten} and {replays} prove nothing");
 }

@@ -145,3 +145,19 @@ async fn what_runs_is_forgotten_only_by_force() {
     assert_eq!(late.summary(), "201 run 3", "a later attempt has an answer on record, and that is the one");
     assert!(world.send(order("k")).await.is_replay());
 }
+
+/// X04: the same on a node whose look at the epoch has not come through.
+#[tokio::test(start_paused = true)]
+async fn what_runs_is_forgotten_also_on_a_node_that_has_not_heard_of_it() {
+    let world = World::new(Policy::default());
+    assert_eq!(world.send(order("before")).await.status, 201);
+    let first = world.start(order_with("k", &[("x-gate", "1")])).await;
+    let query = Query { states: onlyonce::StateName::Running.into(), ..Query::all(2) };
+    let id = world.store.scan(query).await.unwrap().records[0].0;
+    world.store.blind(true);
+    let forced = world.onlyonce.engine().forget(id, &ordered(Force::Yes)).await.unwrap();
+    assert!(matches!(forced, Forgotten::Done(_)));
+    assert_eq!(world.send(order("k")).await.summary(), "201 run 3");
+    world.handler.open(1);
+    assert_eq!(first.await.unwrap().summary(), "201 run 3");
+}

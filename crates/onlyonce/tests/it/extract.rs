@@ -166,7 +166,8 @@ async fn a_handler_that_runs_unprotected_has_an_attempt_too() {
 /// K03, D02
 #[tokio::test]
 async fn it_refuses_in_the_words_of_its_route() {
-    let policy = Policy { header: "x-key".parse().unwrap(), ..Policy::of(onlyonce::Dialect::stripe()) };
+    let policy =
+        Policy { key_from: vec!["header:x-key".parse().unwrap()], ..Policy::of(onlyonce::Dialect::stripe()) };
     let onlyonce = Onlyonce::new(FaultyStore::new()).with_policy(policy).unwrap();
     let handler = post(|attempt: Attempt| async move { attempt.number().to_string() });
     let app = Router::new().route("/orders", handler).layer(onlyonce.layer());
@@ -271,4 +272,75 @@ fn a_setting_that_cannot_stand_is_an_error_that_names_it_and_the_remedy() {
     assert!(text.starts_with("policy.scope: \"jwt:sub\" must be verified"), "{text}");
     let policy = Policy { required: vec![Method::GET], ..Policy::default() };
     assert!(Onlyonce::new(Arc::new(onlyonce::store::memory::Memory::new())).with_policy(policy).is_err());
+}
+
+/// O06: the layer is missing, which no client can do anything about.
+#[tokio::test]
+async fn an_attempt_without_the_layer_is_the_services_fault() {
+    let app: Router =
+        Router::new().route("/orders", post(|attempt: Attempt| async move { attempt.number().to_string() }));
+    for request in [order("k"), Request::post("/orders").body(Body::empty()).unwrap()] {
+        let answer = send(&app, request).await;
+        assert_eq!(answer.status, 500, "{}", answer.text());
+        assert!(answer.text().contains("set up wrongly"), "{}", answer.text());
+    }
+}
+
+/// It stands wherever a layer can, on a store of any kind.
+#[tokio::test]
+async fn any_store_will_do_and_it_is_a_layer_itself() {
+    use onlyonce::store::Store;
+    use onlyonce::store::memory::Memory;
+    let shared: Arc<dyn Store> = Arc::new(Memory::new());
+    for onlyonce in
+        [Onlyonce::new(Memory::new()), Onlyonce::new(Arc::new(Memory::new())), Onlyonce::new(shared)]
+    {
+        let handler = post(|attempt: Attempt| async move { attempt.number().to_string() });
+        let app = Router::new().route("/orders", handler).layer(onlyonce);
+        assert_eq!(send(&app, order("k")).await.text(), "1");
+        let replayed = send(&app, order("k")).await;
+        assert_eq!(replayed.header("idempotent-replayed"), Some("true"));
+    }
+}
+
+/// P05: a key was never used after the date of the answer that says so, whatever the store's clock is.
+#[tokio::test]
+async fn a_replay_is_never_older_than_its_own_date() {
+    use onlyonce::store::clock::ManualClock;
+    use onlyonce::store::memory::Memory;
+    // Far ahead of this machine.
+    let clock = ManualClock::new();
+    clock.advance(Duration::from_secs(200 * 365 * 24 * 3600));
+    for store in [Memory::new(), Memory::with_clock(clock)] {
+        let app = Router::new().route("/orders", post(|| async { "done" })).layer(Onlyonce::new(store));
+        send(&app, order("k")).await;
+        let replayed = send(&app, order("k")).await;
+        let moment = |name: &str| {
+            let text = replayed.header(name).unwrap_or_else(|| panic!("no {name}"));
+            jiff::fmt::rfc2822::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).timestamp()
+        };
+        assert!(moment("idempotency-key-created") <= moment("date"));
+    }
+}
+
+/// S05: a caller that is not identified is told what to send.
+#[tokio::test]
+async fn who_is_not_identified_is_told_what_to_send() {
+    for (source, challenge, detail) in [
+        (Source::Header(http::header::AUTHORIZATION), "Bearer", "Send one Authorization header."),
+        (
+            Source::Header("x-api-key".parse().unwrap()),
+            "ApiKey header=\"x-api-key\"",
+            "Send one X-Api-Key header.",
+        ),
+    ] {
+        let policy = Policy { scope: vec![source], ..Policy::default() };
+        let onlyonce = Onlyonce::new(FaultyStore::new()).with_policy(policy).unwrap();
+        let app = Router::new().route("/orders", post(|| async { "done" })).layer(onlyonce);
+        let request = Request::post("/orders").header("idempotency-key", "k").body(Body::empty()).unwrap();
+        let answer = send(&app, request).await;
+        assert_eq!((answer.status, answer.header("www-authenticate")), (401, Some(challenge)));
+        assert!(answer.text().contains(detail), "{}", answer.text());
+        assert!(!answer.text().contains("setting"), "{}", answer.text());
+    }
 }

@@ -3,8 +3,8 @@
 use axum::body::Body;
 use http::Request;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use onlyonce::Policy;
 use onlyonce::policy::Mode;
+use onlyonce::{Effects, Policy};
 
 use crate::world::{Fault, FaultyStore, World, order, order_with, post, settle};
 
@@ -129,4 +129,25 @@ async fn a_request_counts_once_by_its_decision_and_paths_are_no_labels() {
             "other missing 1",
         ]
     );
+}
+
+/// W01, O01: anything above 0 is a fault of the service: a crash at the wrong moment would run its work twice.
+#[tokio::test(start_paused = true)]
+async fn local_work_that_is_done_and_not_completed_by_its_own_transaction_is_counted() {
+    let recorder = DebuggingRecorder::new();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let outside = |snapshotter: Snapshotter| {
+        let metrics = snapshotter.snapshot().into_vec().into_iter();
+        let found = metrics.filter(|(key, ..)| key.key().name() == "onlyonce_completed_outside_total");
+        found.map(|(_, _, _, value)| value).collect::<Vec<_>>()
+    };
+    let opaque = World::new(Policy::default());
+    opaque.send(order("k")).await;
+    let local = World::new(Policy { effects: Effects::Local, ..Policy::default() });
+    local.send(order_with("refused", &[("x-status", "404")])).await;
+    local.send(order_with("failed", &[("x-status", "500")])).await;
+    assert_eq!(outside(recorder.snapshotter()), []);
+    assert!(local.send(order("k")).await.is_stored());
+    local.send(order("k")).await;
+    assert_eq!(outside(recorder.snapshotter()), [DebugValue::Counter(1)], "once, and no replay");
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use onlyonce::events::Event;
 use onlyonce::operate::{Forgotten, Heard, Judged, Order, Refusal, Saying, Statement, Subject};
 use onlyonce::store::{Store, audit};
 use onlyonce::{Force, Policy, StateName};
@@ -241,5 +242,48 @@ async fn a_webhook_that_comes_while_the_attempt_runs_is_kept_as_evidence() {
         let other = World::on(world.store.clone(), Policy { effects, ..Policy::default() });
         let retry = other.send(order("k")).await;
         assert_eq!((retry.summary().as_str(), other.handler.runs()), ("201 paid", 0), "{effects:?}");
+    }
+}
+
+/// U06, U09, O01: however many there were before, each contradiction is in the audit log and told to whoever watches.
+#[tokio::test(start_paused = true)]
+async fn every_contradiction_is_told_also_by_a_record_with_a_long_history() {
+    let world = in_doubt().await;
+    let now = seen(&world, "k").await;
+    let about = Subject::Attempt(Handle { id: id("k"), token: now.record.token });
+    assert_eq!(told(&world, answer(201, "paid"), about, now.now).await, Heard::Applied(StateName::Completed));
+    let mut events = world.onlyonce.engine().events();
+    for number in 1..=100 {
+        let did_not = Verdict::DidNotHappen { never_will: true };
+        assert_eq!(told(&world, did_not, about, now.now).await, Heard::Contradiction(StateName::Completed));
+        let query =
+            audit::Query { action: Some("contradiction".into()), limit: 500, ..audit::Query::default() };
+        let entries = world.onlyonce.engine().read_audit(query).await.unwrap().entries;
+        assert_eq!(entries.len(), number);
+        let Event::Change(written) = &*events.try_recv().unwrap() else {
+            panic!("an entry of the audit log")
+        };
+        assert_eq!(written.entry.id, entries[0].entry.id, "the newest");
+    }
+    assert!(seen(&world, "k").await.record.history.left_out > 0, "the history was full");
+}
+
+/// U05: a statement about an attempt that nobody came back for tells how the record stands now.
+#[tokio::test(start_paused = true)]
+async fn a_webhook_that_finds_a_lost_attempt_is_told_what_became_of_it() {
+    for (effects, state) in
+        [(onlyonce::Effects::Opaque, StateName::Unknown), (onlyonce::Effects::Keyed, StateName::Retryable)]
+    {
+        let world = World::new(Policy { effects, ..Policy::default() });
+        let first = world.start(order_with("k", &[("x-gate", "1")])).await;
+        first.abort();
+        world.store.always(Some(crate::world::Fault::Refused));
+        world.pass(Policy::default().lease + Duration::from_secs(1)).await;
+        world.store.always(None);
+        let now = seen(&world, "k").await;
+        let about = Subject::Attempt(Handle { id: id("k"), token: now.record.token });
+        let other = World::on(world.store.clone(), Policy { effects, ..Policy::default() });
+        assert_eq!(told(&other, Verdict::StillUnknown, about, now.now).await, Heard::Noted(state, None));
+        assert_eq!(seen(&world, "k").await.record.state.name(), state);
     }
 }

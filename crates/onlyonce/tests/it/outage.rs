@@ -68,6 +68,24 @@ async fn a_dead_store_is_not_hammered() {
     assert_eq!(world.send(order("after")).await.summary(), "201 run 1");
 }
 
+/// X01, X02: nor is one that refuses this node. That is not a store that is away: nothing runs over it, whatever the policy says.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_this_node_is_not_hammered_and_not_run_over() {
+    let world = World::new(Policy { store_down: StoreDown::Run, ..Policy::default() });
+    world.store.always(Some(Fault::LockedOut));
+    for number in 0..5 {
+        assert_eq!(world.send(order(&format!("k{number}"))).await.status, 503);
+    }
+    let asked = world.store.writes();
+    for number in 0..100 {
+        assert_eq!(world.send(order(&format!("m{number}"))).await.status, 503);
+    }
+    assert_eq!((world.store.writes(), world.handler.runs()), (asked, 0), "left alone, and nothing runs");
+    world.store.always(None);
+    world.pass(Duration::from_secs(10)).await;
+    assert_eq!(world.send(order("after")).await.summary(), "201 run 1");
+}
+
 /// X02
 #[tokio::test(start_paused = true)]
 async fn contention_does_not_open_the_breaker() {

@@ -21,6 +21,7 @@ use onlyonce::{Effects, Engine, Onlyonce, Policy, machine};
 use onlyonce_core::key::Key;
 use onlyonce_core::scope::{self, Scope};
 use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 const ROUTE: &str = "POST /payments";
@@ -40,6 +41,9 @@ struct Node {
     engine: Arc<Engine>,
     app: Router,
     runs: Arc<AtomicUsize>,
+    /// What is held has begun, and may go on.
+    began: Arc<Notify>,
+    go_on: Arc<Notify>,
 }
 
 impl World {
@@ -61,15 +65,27 @@ impl World {
     }
 
     fn node_with(&self, policy: Policy) -> Node {
+        self.node_answering(policy, StatusCode::GATEWAY_TIMEOUT)
+    }
+
+    /// A node whose service answers so, and at `/held` only once it is let to.
+    fn node_answering(&self, policy: Policy, status: StatusCode) -> Node {
         let onlyonce = Onlyonce::new(self.store.clone()).with_policy(policy).unwrap();
         let runs = Arc::new(AtomicUsize::new(0));
-        let counted = runs.clone();
+        let (counted, began, go_on) = (runs.clone(), Arc::new(Notify::new()), Arc::new(Notify::new()));
         let work = post(move || async move {
             counted.fetch_add(1, Ordering::SeqCst);
-            StatusCode::GATEWAY_TIMEOUT
+            status
         });
-        let app = Router::new().route("/payments", work).layer(onlyonce.layer());
-        Node { engine: onlyonce.engine().clone(), app, runs }
+        let (begins, goes_on) = (began.clone(), go_on.clone());
+        let held = post(move || async move {
+            begins.notify_one();
+            goes_on.notified().await;
+            status
+        });
+        let app = Router::new().route("/payments", work.clone()).route("/refunds", work).route("/held", held);
+        let engine = onlyonce.engine().clone();
+        Node { engine, app: app.layer(onlyonce.layer()), runs, began, go_on }
     }
 
     fn pass(&self, span: Duration) {
@@ -94,11 +110,15 @@ impl Node {
     }
 
     async fn pay(&self, key: &str) -> (u16, Bytes) {
-        let request =
-            Request::post("/payments").header("authorization", "Bearer t").header("idempotency-key", key);
-        let response: Response<Body> =
-            self.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
-        (response.status().as_u16(), response.into_body().collect().await.unwrap().to_bytes())
+        send(self.app.clone(), "/payments", key).await
+    }
+
+    /// An attempt that runs.
+    async fn hold(&self, key: &str) -> JoinHandle<(u16, Bytes)> {
+        let (app, key) = (self.app.clone(), key.to_owned());
+        let client = tokio::spawn(async move { send(app, "/held", &key).await });
+        self.began.notified().await;
+        client
     }
 
     /// A key whose outcome is unknown.
@@ -121,6 +141,11 @@ impl Node {
         machine::facts(&self.seen(key).await.record).dead_letter
     }
 
+    /// The probe of another route.
+    fn ask_about(&self, route: &str, probe: Arc<dyn Probe>) {
+        self.engine.use_probes(Probes::default().with_route(route, probe));
+    }
+
     async fn reconcile(&self) -> usize {
         self.engine.reconcile().await.unwrap()
     }
@@ -133,6 +158,12 @@ impl Node {
             Statement { verdict, about, at: seen.now, source: "bank".into(), detail: "evt_1".into() };
         self.engine.hear(statement).await.unwrap()
     }
+}
+
+async fn send(app: Router, path: &str, key: &str) -> (u16, Bytes) {
+    let request = Request::post(path).header("authorization", "Bearer t").header("idempotency-key", key);
+    let response: Response<Body> = app.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    (response.status().as_u16(), response.into_body().collect().await.unwrap().to_bytes())
 }
 
 fn id(key: &str) -> Id {
@@ -416,6 +447,71 @@ async fn happened_without_an_answer_asks_the_probe_once() {
     assert_eq!(probe.asked(), 2, "an answer needs no question");
 }
 
+/// U06, M03: of a record that may be tried again, too.
+#[tokio::test(start_paused = true)]
+async fn happened_about_a_retryable_record_asks_the_probe_for_the_answer() {
+    let world = World::new();
+    let probe = Told::to([Ok(paid())]);
+    let node = world.node_answering(policy(), StatusCode::TOO_MANY_REQUESTS);
+    node.ask(probe.clone());
+    assert_eq!(node.pay("k").await.0, 429);
+    assert_eq!(
+        node.hear("k", Verdict::DidNotHappen { never_will: true }).await,
+        Heard::Already(StateName::Retryable)
+    );
+    assert_eq!(probe.asked(), 0, "nothing has happened");
+    assert_eq!(node.hear("k", Verdict::Happened(None)).await, Heard::Applied(StateName::Completed));
+    assert_eq!((node.pay("k").await, probe.asked()), ((201, Bytes::from_static(b"paid")), 1));
+    assert_eq!(node.hear("k", Verdict::Happened(None)).await, Heard::Already(StateName::Completed));
+    assert_eq!(probe.asked(), 1, "what changes nothing asks nobody");
+}
+
+/// How an attempt is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// It ends without an outcome.
+    InDoubt,
+    /// Nobody comes back for it, and the sweeper finds it.
+    Swept,
+    /// Nobody comes back for it, and a retry finds it.
+    Retried,
+}
+
+/// U05, U06, M03: a webhook told that it happened while it ran. Once the attempt is lost, the probe is asked for the answer.
+#[tokio::test(start_paused = true)]
+async fn evidence_without_an_answer_asks_the_probe_once_the_attempt_is_lost() {
+    for lost in [Lost::InDoubt, Lost::Swept, Lost::Retried] {
+        for (answers, is_known) in [(Ok(paid()), true), (UNKNOWN, false), (Err("it answered 503"), false)] {
+            let (world, probe) = (World::new(), Told::to([answers]));
+            let (node, other) = (world.node_with(policy()), world.node_with(policy()));
+            [&node, &other].into_iter().for_each(|node| node.ask_about("POST /held", probe.clone()));
+            let client = node.hold("k").await;
+            assert_eq!(node.hear("k", Verdict::Happened(None)).await, Heard::Evidence);
+            assert_eq!(probe.asked(), 0, "while it runs it may bring its answer itself");
+            match lost {
+                Lost::InDoubt => {
+                    node.go_on.notify_one();
+                    client.await.unwrap();
+                }
+                Lost::Swept => {
+                    world.pass(policy().lease);
+                    assert_eq!(other.engine.sweep().await.unwrap(), 1);
+                }
+                Lost::Retried => world.pass(policy().lease),
+            }
+            let expected = if is_known { (201, Bytes::from_static(b"paid")) } else { (409, Bytes::new()) };
+            let (status, body) = send(other.app.clone(), "/held", "k").await;
+            assert_eq!(status, expected.0, "{lost:?}");
+            assert!(body == expected.1 || !is_known, "{lost:?}");
+            assert_eq!(
+                (probe.asked(), node.seen("k").await.record.state.name()),
+                (1, StateName::Completed),
+                "{lost:?}"
+            );
+        }
+    }
+}
+
 /// A probe that counts how many ask it at once.
 struct Crowd {
     now: AtomicUsize,
@@ -456,8 +552,13 @@ async fn many_unknown_records_are_asked_about_a_few_at_once() {
             node.unknown(&format!("k-{key}")).await;
         }
         world.pass(FIRST);
-        assert_eq!(node.reconcile().await, 130);
-        assert_eq!(probe.most.load(Ordering::SeqCst), most);
+        let mut settled = 0;
+        while settled < 130 {
+            let by_round = node.reconcile().await;
+            assert!(by_round > 0, "{settled}");
+            settled += by_round;
+        }
+        assert_eq!((settled, probe.most.load(Ordering::SeqCst)), (130, most));
     }
 }
 
@@ -477,6 +578,97 @@ async fn without_a_probe_nothing_is_asked_and_nothing_is_due() {
     assert_eq!((elsewhere.reconcile().await, probe.asked()), (0, 0), "its route has a probe no more");
     assert_eq!(node.asked_in("was").await, None);
     assert_eq!(node.seen("was").await.record.state.name(), StateName::Unknown);
+}
+
+/// M03, G04: a probe that the settings bring later is asked about what is unknown already, and about what was reserved before it.
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_comes_later_is_asked_about_what_is_unknown_already() {
+    let world = World::new();
+    let node = world.node_with(policy());
+    for key in 0..250 {
+        node.unknown(&format!("k-{key}")).await;
+    }
+    assert_eq!((node.reconcile().await, node.asked_in("k-0").await), (0, None));
+    let probe = Told::to([Ok(paid())]);
+    node.ask(probe.clone());
+    assert_eq!(node.reconcile().await, 0);
+    let first = node.asked_in("k-249").await.expect("it is asked about");
+    assert!(FIRST * 4 / 5 <= first && first <= FIRST * 6 / 5, "{first:?}");
+    node.unknown("reserved-before").await;
+    assert_eq!(node.asked_in("reserved-before").await, None);
+    assert_eq!(node.reconcile().await, 0);
+    world.pass(FIRST * 6 / 5);
+    assert_eq!((node.reconcile().await, probe.asked()), (251, 251));
+
+    // And gone again: nothing is asked about, nor said to be.
+    let node = world.node(probe.clone());
+    node.unknown("k").await;
+    node.engine.use_probes(Probes::default());
+    node.reconcile().await;
+    assert_eq!(node.asked_in("k").await, None);
+}
+
+/// M03: while one provider does not answer, the records of another are settled.
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_hangs_does_not_hold_up_the_others() {
+    struct Hanging(Arc<Semaphore>);
+    #[async_trait]
+    impl Probe for Hanging {
+        async fn ask(&self, _: Question) -> Result<Answer, Failure> {
+            std::future::pending().await
+        }
+
+        fn places(&self) -> Option<Arc<Semaphore>> {
+            Some(self.0.clone())
+        }
+    }
+    let world = World::new();
+    let node = world.node_without();
+    let (hanging, quick) = (Arc::new(Hanging(Arc::new(Semaphore::new(2)))), Told::to([Ok(paid())]));
+    let probes = Probes::default().with_route(ROUTE, hanging).with_route("POST /refunds", quick.clone());
+    node.engine.use_probes(probes);
+    for key in 0..230 {
+        node.unknown(&format!("k-{key}")).await;
+    }
+    world.pass(FIRST / 2);
+    assert_eq!(send(node.app.clone(), "/refunds", "refund").await.0, 504);
+    world.pass(FIRST);
+    let began = tokio::time::Instant::now();
+    assert_eq!((node.reconcile().await, quick.asked()), (1, 1));
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+}
+
+/// M03, O02: a probe that is gone fails no more.
+#[tokio::test(start_paused = true)]
+async fn a_failing_probe_that_the_settings_have_no_more_is_not_told_of() {
+    let world = World::new();
+    let node = world.node(Told::to([Err("it answered 503")]));
+    node.unknown("k").await;
+    for _ in 0..5 {
+        world.pass(node.asked_in("k").await.expect("it is asked"));
+        node.reconcile().await;
+    }
+    assert_eq!(node.engine.failing_probes().len(), 1);
+    node.ask(Told::to([Err("it answered 502")]));
+    assert_eq!(node.engine.failing_probes().len(), 1, "its route has a probe still");
+    node.engine.use_probes(Probes::default());
+    assert_eq!(node.engine.failing_probes(), []);
+}
+
+/// M03, O02: another node has settled what it was asked about, so this one will never hear an answer.
+#[tokio::test(start_paused = true)]
+async fn a_failing_probe_that_nobody_asks_any_more_is_not_told_of_for_ever() {
+    let world = World::new();
+    let node = world.node(Told::to([Err("it answered 503")]));
+    node.unknown("k").await;
+    for _ in 0..5 {
+        world.pass(node.asked_in("k").await.expect("it is asked"));
+        node.reconcile().await;
+    }
+    tokio::time::advance(MAX * 2).await;
+    assert_eq!(node.engine.failing_probes().len(), 1, "the next question may be that far away");
+    tokio::time::advance(MAX * 2).await;
+    assert_eq!(node.engine.failing_probes(), []);
 }
 
 /// An event that says nothing of the outcome stays in the history of an unknown record, and nowhere else.

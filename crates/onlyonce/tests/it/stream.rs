@@ -164,3 +164,45 @@ async fn a_request_that_breaks_off_reserves_nothing() {
     assert_eq!(send(&app, request).await.status, 400);
     assert_eq!(store.writes(), 0);
 }
+
+/// L06: while a large body is read, others on the same thread go on.
+#[tokio::test]
+async fn a_large_body_is_read_on_another_thread() {
+    let onlyonce = Onlyonce::new(FaultyStore::new());
+    let app = Router::new().route("/orders", post(|| async { "ran" })).layer(onlyonce.layer());
+    let json = |members: usize| {
+        let members: Vec<String> =
+            (0..members).rev().map(|number| format!("\"\\u0061{number}\":1e-{number}")).collect();
+        format!("{{{}}}", members.join(","))
+    };
+    let keyed = |key: &str, members| {
+        let request = crate::world::post(key).header("content-type", "application/json");
+        app.clone().oneshot(request.body(Body::from(json(members))).unwrap())
+    };
+    let mut small = Box::pin(keyed("small", 3));
+    let std::task::Poll::Ready(answered) = futures_util::poll!(small.as_mut()) else {
+        panic!("a store in memory answers at once, and so does the handler");
+    };
+    assert_eq!(answered.unwrap().status(), 200);
+    let mut large = Box::pin(keyed("large", 30_000));
+    assert!(futures_util::poll!(large.as_mut()).is_pending(), "this thread is free");
+    assert_eq!(large.await.unwrap().status(), 200);
+    assert!(Answer::of(keyed("large", 30_000).await.unwrap()).await.is_replay());
+}
+
+/// L06
+#[tokio::test]
+async fn a_request_that_there_is_no_room_for_is_refused_before_any_store_work() {
+    let store = FaultyStore::new();
+    let onlyonce = Onlyonce::new(store.clone());
+    onlyonce.engine().bound_buffered_bytes(1000);
+    let app = Router::new().route("/orders", post(|| async { "ran" })).layer(onlyonce.layer());
+    let keyed = |bytes| crate::world::post("k").body(Body::from(vec![b'x'; bytes])).unwrap();
+    let refused = send(&app, keyed(1001)).await;
+    assert_eq!(refused.summary(), "429 idempotency_limit_reached");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(store.writes(), 0);
+    for _ in 0..3 {
+        assert_eq!(send(&app, keyed(1000)).await.status, 200, "what was held is given back");
+    }
+}

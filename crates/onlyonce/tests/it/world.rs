@@ -16,14 +16,16 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use onlyonce::operate::{Operator, Order};
+use onlyonce::store::audit::Entry;
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
 use onlyonce::store::{
-    Audit, Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+    Alive, Audit, Change, Count, EpochSeen, Error, ErrorKind, Outbox, Page, Promises, Query, Store, Swapped,
+    outbox,
 };
-use onlyonce::{Force, Onlyonce, Policy};
+use onlyonce::{Force, Limits, Onlyonce, Policy};
 use onlyonce_core::key::Key;
-use onlyonce_core::record::{Id, Seen, StateName};
+use onlyonce_core::record::{Id, Seen, StateName, Token};
 use onlyonce_core::scope::{Scope, Source};
 use onlyonce_core::time::Timestamp;
 use tokio::sync::Semaphore;
@@ -33,11 +35,13 @@ use tower::ServiceExt;
 /// A store whose clock is tokio's and that fails on order.
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
-    memory: Arc<Memory>,
+    below: Arc<dyn Store>,
     faults: Mutex<VecDeque<Fault>>,
     always: Mutex<Option<Fault>>,
     pub(crate) loads: AtomicUsize,
     pub(crate) swaps: AtomicUsize,
+    /// Looks for accepted work.
+    pub(crate) requests: AtomicUsize,
     /// Looks at the epoch.
     pub(crate) epochs: AtomicUsize,
     /// Whether they fail.
@@ -68,6 +72,8 @@ pub(crate) enum Fault {
     ReadOnly,
     /// What is stored cannot be read.
     Corrupt,
+    /// It refuses this node, as by a password that was changed.
+    LockedOut,
 }
 
 /// How late a late write is.
@@ -87,12 +93,18 @@ impl Clock for TokioClock {
 
 impl FaultyStore {
     pub(crate) fn new() -> Arc<Self> {
+        Self::over(Arc::new(Memory::with_clock(TokioClock(Instant::now()))))
+    }
+
+    /// The same over another store.
+    pub(crate) fn over(below: Arc<dyn Store>) -> Arc<Self> {
         Arc::new(Self {
-            memory: Arc::new(Memory::with_clock(TokioClock(Instant::now()))),
+            below,
             faults: Mutex::default(),
             always: Mutex::default(),
             loads: AtomicUsize::new(0),
             swaps: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
             epochs: AtomicUsize::new(0),
             is_blind: AtomicBool::new(false),
         })
@@ -121,6 +133,10 @@ impl FaultyStore {
         self.swaps.load(Ordering::SeqCst)
     }
 
+    fn outbox_below(&self) -> &dyn Outbox {
+        self.below.outbox().expect("every store that is tested with messages has an outbox")
+    }
+
     /// What happens to the next call.
     fn planned(&self) -> Fault {
         let planned = self.faults.lock().unwrap().pop_front();
@@ -134,6 +150,7 @@ impl FaultyStore {
             Fault::Busy => Err(Error::new(ErrorKind::Busy, "somebody holds it on order")),
             Fault::Refused | Fault::ReadOnly => Err(Error::new(ErrorKind::Unavailable, "refused on order")),
             Fault::Corrupt => Err(Error::new(ErrorKind::Corrupt, "unreadable on order")),
+            Fault::LockedOut => Err(Error::new(ErrorKind::Misconfigured, "locked out on order")),
             Fault::Stalled | Fault::Late => std::future::pending().await,
         }
     }
@@ -149,6 +166,7 @@ impl FaultyStore {
             | Fault::Refused
             | Fault::ReadOnly
             | Fault::Corrupt
+            | Fault::LockedOut
             | Fault::Stalled
             | Fault::Late => {}
         }
@@ -163,7 +181,7 @@ fn lost() -> Error {
 #[async_trait::async_trait]
 impl Store for FaultyStore {
     async fn prepare(&self) -> Result<(), Error> {
-        self.memory.prepare().await
+        self.below.prepare().await
     }
 
     async fn load(&self, id: Id) -> Result<Option<Seen>, Error> {
@@ -171,36 +189,59 @@ impl Store for FaultyStore {
         let is_read_only = *self.always.lock().unwrap() == Some(Fault::ReadOnly);
         let fault = if is_read_only { Fault::None } else { self.planned() };
         Self::before(fault).await?;
-        Self::after(fault, self.memory.load(id).await?).await
+        Self::after(fault, self.below.load(id).await?).await
     }
 
     async fn swap(&self, id: Id, change: Change) -> Result<Swapped, Error> {
         self.swaps.fetch_add(1, Ordering::SeqCst);
         let fault = self.planned();
         if fault == Fault::Late {
-            let (memory, change) = (self.memory.clone(), change.clone());
+            let (below, change) = (self.below.clone(), change.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(LATE).await;
-                memory.swap(id, change).await
+                below.swap(id, change).await
             });
         }
         Self::before(fault).await?;
         if fault == Fault::Repeated {
-            self.memory.swap(id, change.clone()).await?;
+            self.below.swap(id, change.clone()).await?;
         }
-        Self::after(fault, self.memory.swap(id, change).await?).await
+        Self::after(fault, self.below.swap(id, change).await?).await
     }
 
     async fn scan(&self, query: Query) -> Result<Page, Error> {
-        self.memory.scan(query).await
+        self.below.scan(query).await
+    }
+
+    async fn count_alive(&self, scope: Option<[u8; 32]>, limit: u64) -> Result<Alive, Error> {
+        let fault = self.planned();
+        Self::before(fault).await?;
+        Self::after(fault, self.below.count_alive(scope, limit).await?).await
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
-        self.memory.reap(limit).await
+        self.below.reap(limit).await
+    }
+
+    async fn results(
+        &self,
+        id: Id,
+        used_at: Timestamp,
+    ) -> Result<Vec<onlyonce::store::result::PhaseResult>, Error> {
+        self.below.results(id, used_at).await
+    }
+
+    async fn request(&self, id: Id, used_at: Timestamp) -> Result<Option<Bytes>, Error> {
+        self.below.request(id, used_at).await
+    }
+
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        self.below.requests(limit).await
     }
 
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {
-        self.memory.count().await
+        self.below.count().await
     }
 
     async fn epoch(&self) -> Result<EpochSeen, Error> {
@@ -209,9 +250,11 @@ impl Store for FaultyStore {
         match fault {
             None if self.is_blind.load(Ordering::SeqCst) => Err(lost()),
             None | Some(Fault::None | Fault::Repeated | Fault::Slow | Fault::ReadOnly) => {
-                self.memory.epoch().await
+                self.below.epoch().await
             }
-            Some(Fault::Refused | Fault::AnswerLost | Fault::Busy | Fault::Corrupt) => Err(lost()),
+            Some(Fault::Refused | Fault::AnswerLost | Fault::Busy | Fault::Corrupt | Fault::LockedOut) => {
+                Err(lost())
+            }
             Some(Fault::Stalled | Fault::Late) => std::future::pending().await,
         }
     }
@@ -219,23 +262,71 @@ impl Store for FaultyStore {
     async fn raise_epoch(&self) -> Result<(), Error> {
         let fault = self.planned();
         Self::before(fault).await?;
-        Self::after(fault, self.memory.raise_epoch().await?).await
+        Self::after(fault, self.below.raise_epoch().await?).await
     }
 
     fn promises(&self) -> Promises {
-        self.memory.promises()
+        self.below.promises()
     }
 
     async fn erase(&self, scope: [u8; 32], limit: usize) -> Result<usize, Error> {
-        self.memory.erase(scope, limit).await
+        self.below.erase(scope, limit).await
     }
 
     fn outbox(&self) -> Option<&dyn Outbox> {
-        self.memory.outbox()
+        Some(self)
     }
 
     fn audit(&self) -> &dyn Audit {
-        self.memory.audit()
+        self.below.audit()
+    }
+}
+
+/// Claims and settlements fail on order.
+#[async_trait::async_trait]
+impl Outbox for FaultyStore {
+    async fn claim(&self, token: Token, wanted: &[outbox::Wanted]) -> Result<outbox::Claims, Error> {
+        let fault = self.planned();
+        Self::before(fault).await?;
+        Self::after(fault, self.outbox_below().claim(token, wanted).await?).await
+    }
+
+    async fn settle(&self, claimed: &outbox::Claimed, settled: outbox::Settled) -> Result<bool, Error> {
+        let fault = self.planned();
+        Self::before(fault).await?;
+        Self::after(fault, self.outbox_below().settle(claimed, settled).await?).await
+    }
+
+    async fn pass_dead(&self, destination: &str) -> Result<(), Error> {
+        self.outbox_below().pass_dead(destination).await
+    }
+
+    async fn list(&self, query: outbox::Query) -> Result<outbox::Page, Error> {
+        self.outbox_below().list(query).await
+    }
+
+    async fn item(&self, number: u64) -> Result<Option<outbox::Item>, Error> {
+        self.outbox_below().item(number).await
+    }
+
+    async fn payload(&self, number: u64) -> Result<Option<outbox::Payload>, Error> {
+        self.outbox_below().payload(number).await
+    }
+
+    async fn redrive(&self, number: u64, entry: Entry) -> Result<outbox::Changed, Error> {
+        self.outbox_below().redrive(number, entry).await
+    }
+
+    async fn discard(&self, number: u64, entry: Entry) -> Result<outbox::Changed, Error> {
+        self.outbox_below().discard(number, entry).await
+    }
+
+    async fn prune(&self, age: Duration, limit: usize) -> Result<usize, Error> {
+        self.outbox_below().prune(age, limit).await
+    }
+
+    async fn census(&self) -> Result<outbox::Census, Error> {
+        self.outbox_below().census().await
     }
 }
 
@@ -292,7 +383,12 @@ impl World {
 
     /// Another node on the same store.
     pub(crate) fn on(store: Arc<FaultyStore>, policy: Policy) -> Self {
-        let onlyonce = Onlyonce::new(store.clone()).with_policy(policy).unwrap();
+        Self::within(store, policy, Limits::default())
+    }
+
+    /// The same within limits.
+    pub(crate) fn within(store: Arc<FaultyStore>, policy: Policy, limits: Limits) -> Self {
+        let onlyonce = Onlyonce::new(store.clone()).with_policy(policy).unwrap().with_limits(limits).unwrap();
         let handler = Arc::new(Handler { runs: AtomicUsize::new(0), gate: Semaphore::new(0) });
         let works = handler.clone();
         let route = any(move |headers: HeaderMap, _body: Bytes| {

@@ -168,6 +168,26 @@ impl Store for Link {
         self.call(move |truth| truth.reap(limit)).await
     }
 
+    async fn results(
+        &self,
+        id: Id,
+        used_at: onlyonce_core::time::Timestamp,
+    ) -> Result<Vec<onlyonce::store::result::PhaseResult>, Error> {
+        self.call(move |truth| truth.results(id, used_at)).await
+    }
+
+    async fn request(
+        &self,
+        id: Id,
+        used_at: onlyonce_core::time::Timestamp,
+    ) -> Result<Option<bytes::Bytes>, Error> {
+        self.call(move |truth| truth.request(id, used_at)).await
+    }
+
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        self.call(move |truth| truth.requests(limit)).await
+    }
+
     async fn count(&self) -> Result<Vec<(StateName, RecordCount)>, Error> {
         self.call(|truth| truth.count()).await
     }

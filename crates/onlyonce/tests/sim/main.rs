@@ -124,5 +124,5 @@ fn show(seed: u64) {
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text:?}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
 }

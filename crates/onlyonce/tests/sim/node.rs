@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
+use onlyonce::accepted::Terms;
 use onlyonce::worker::{Background, Workers};
 use onlyonce::{Effects, Engine, Onlyonce, Service};
 use tokio::sync::Notify;
@@ -29,6 +30,8 @@ const BACKGROUND: Background = Background {
     // Less than there are keys, so that a batch is not all there is.
     reap_batch: 1,
     audit_retention: Duration::from_secs(3_600),
+    delivered_retention: Duration::from_secs(3_600),
+    accepted: Terms { at_once: 64, pending_max: 10_000, pause_max: Duration::from_secs(60) },
 };
 
 pub(crate) struct Node {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use onlyonce::store::clock::Clock;
 use onlyonce::store::memory::Memory;
+use onlyonce::store::result::PhaseResult;
 use onlyonce::store::{Change, Count, EpochSeen, Page, Promises, Query, Store, Swapped};
 use onlyonce_core::record::{
     Draft, Id, Record, Response, Revision, Seen, Source, State as RecordState, StateName,
@@ -78,6 +79,18 @@ impl Truth {
 
     pub(crate) fn scan(&self, query: Query) -> Page {
         now(self.memory.scan(query)).unwrap()
+    }
+
+    pub(crate) fn results(&self, id: Id, used_at: Timestamp) -> Vec<PhaseResult> {
+        now(self.memory.results(id, used_at)).unwrap()
+    }
+
+    pub(crate) fn request(&self, id: Id, used_at: Timestamp) -> Option<bytes::Bytes> {
+        now(self.memory.request(id, used_at)).unwrap()
+    }
+
+    pub(crate) fn requests(&self, limit: usize) -> usize {
+        now(self.memory.requests(limit)).unwrap()
     }
 
     pub(crate) fn count(&self) -> Vec<(StateName, Count)> {

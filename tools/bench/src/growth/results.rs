@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::figures::{Standing, cores, spread};
 use crate::growth::Extent;
+use crate::growth::asking::Asking;
 use crate::lines::{self, Bound, Line, Pair, grouped, judge, spread_words};
 use crate::reaping::Reaping;
 
@@ -28,6 +29,7 @@ pub(crate) struct Results {
     pub(crate) kills: Vec<Kill>,
     pub(crate) listings: Vec<Listing>,
     pub(crate) reaping: Reaping,
+    pub(crate) asking: Asking,
 }
 
 /// What requests leave on the disk.
@@ -102,6 +104,7 @@ impl Results {
         let by_size = lines::of_sizes(self.extent.records, &self.sizes)
             .into_iter()
             .chain(self.reaping.lines())
+            .chain(self.asking.line(self.extent.seconds))
             .chain(self.ready_lines())
             .chain(self.listing_lines());
         by_size.chain(self.one_caller_lines()).chain(self.cost_lines()).collect()
@@ -236,6 +239,7 @@ impl Results {
             "lines": self.lines().iter().map(Line::json).collect::<Vec<_>>(),
             "sizes": self.sizes.iter().map(Pair::json).collect::<Vec<_>>(),
             "reaping": self.reaping.json(),
+            "asking": self.asking.json(),
             "kills": kills.collect::<Vec<_>>(),
             "listings": listings.collect::<Vec<_>>(),
             "one_caller": one_caller.collect::<Vec<_>>(),
@@ -308,7 +312,14 @@ mod tests {
             kills: vec![kill; 3],
             listings: vec![Listing { what: "by route".to_owned(), limit: 50, pages_ms: vec![4.0, 5.0, 9.0] }],
             reaping: reaping(1.4, 0),
+            asking: asking(1.2),
         }
+    }
+
+    /// Three rounds in which p99 is so many times that of a gateway with nothing to ask about.
+    fn asking(p99_ms: f64) -> Asking {
+        let pair = Pair { without: sample(100.0, 1.0), with: sample(90.0, p99_ms) };
+        Asking { pairs: vec![pair; 3], questions: vec![900, 800, 1_000] }
     }
 
     fn standing_of(results: &Results, what: &str) -> Standing {
@@ -331,6 +342,7 @@ mod tests {
             "reaped",
             "left",
             "SIGKILL",
+            "unknown outcomes",
             "a listing page of 50 among 10,000,000 records, by route",
             "one caller at a time",
             "a request, one caller",
@@ -352,6 +364,19 @@ mod tests {
         let mut slow = results(1_000_000, 95.0);
         slow.kills[0].ready_ms = 150.0;
         assert_eq!(standing_of(&slow, "SIGKILL"), Standing::ShortOfPromise);
+    }
+
+    #[test]
+    fn asking_that_doubles_the_p99_falls_short() {
+        let standing = |p99_ms| {
+            standing_of(&Results { asking: asking(p99_ms), ..results(1_000_000, 95.0) }, "unknown outcomes")
+        };
+        assert_eq!(
+            [standing(1.4), standing(1.9), standing(2.1)],
+            [Standing::Reached, Standing::ShortOfGoal, Standing::ShortOfPromise]
+        );
+        let line = results(1_000_000, 95.0).table();
+        assert!(line.contains("at least 800 questions a second"), "{line}");
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Key {
             Some(key) => {
                 let algorithm = name(key.algorithm());
                 Err(format!(
-                    "has a key for {algorithm}, which jwt.algorithms does not list; add it there, or take the key out"
+                    "has a key for {algorithm}, which jwt.algorithms does not list; add it there, or remove the key"
                 ))
             }
             None => Ok(keys),
@@ -160,6 +160,6 @@ fn check_rsa(key: &[u8]) -> Result<(), String> {
 fn check_p256(point: &[u8]) -> Result<(), String> {
     match point {
         [4, rest @ ..] if rest.len() == 64 => Ok(()),
-        _ => Err("has a key on P-256 that is compressed or cut; give the whole point (uncompressed)".into()),
+        _ => Err("has a key on P-256 that is compressed or truncated; use the uncompressed point".into()),
     }
 }

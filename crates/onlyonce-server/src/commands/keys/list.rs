@@ -75,6 +75,9 @@ fn row(item: &Value, now: jiff::Timestamp) -> [String; 7] {
 /// What an item tells of how it came to stand as it does.
 fn why(item: &Value, now: jiff::Timestamp) -> String {
     let mut words = Vec::new();
+    if !item["unreadable"].is_null() {
+        words.push("encryption key missing".to_owned());
+    }
     if item["dead_letter"] == true {
         words.push("dead letter".to_owned());
     }

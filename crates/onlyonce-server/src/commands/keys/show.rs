@@ -16,7 +16,7 @@ pub(crate) async fn run(arguments: &Show) -> Result<Ended, Failure> {
     let is_alone = arguments.response.as_deref().is_some_and(is_stdout);
     if is_alone && arguments.place.json {
         return Err(Failure::arguments(
-            "--response - and --json would both have stdout; write the answer to a file",
+            "--response - and --json both write to stdout; write the answer to a file",
         ));
     }
     // Looking at a stored answer leaves an entry in the audit log.
@@ -72,7 +72,7 @@ fn write_answer(file: &Path, stored: &Stored) -> Result<(), Failure> {
     written.map_err(|error| {
         Failure::new(
             "output_failed",
-            format!("\"{}\" cannot be written: {error}; name another file", file.display()),
+            format!("\"{}\" cannot be written: {error}; use another file", file.display()),
         )
     })?;
     eprintln!(
@@ -185,9 +185,9 @@ fn time_line(record: &Value) -> Table<4> {
 fn write_action(out: &mut impl Write, record: &Value, action: &Value, place: &Where) -> io::Result<()> {
     let name = member(action, "action");
     let says = match &*name {
-        "happened" => "it happened; add --status, --header and --body where you have the answer",
+        "happened" => "it happened; add --status, --header and --body if you have the answer",
         "did-not-happen" => "it did not happen, and the next retry runs it",
-        "ask" => "ask the probe at once",
+        "ask" => "call the probe at once",
         "forget" => "forget the key, and the next request with it runs the work",
         other => other,
     };
@@ -201,7 +201,7 @@ fn write_action(out: &mut impl Write, record: &Value, action: &Value, place: &Wh
 }
 
 /// A command that can be pasted into a shell.
-fn command(record: &Value, action: &str, place: &Where) -> String {
+pub(in crate::commands) fn command(record: &Value, action: &str, place: &Where) -> String {
     let [scope, key] = ["scope", "key"].map(|name| record[name].as_str().unwrap_or_default());
     let (verb, word) = match action {
         "forget" => ("forget", ""),

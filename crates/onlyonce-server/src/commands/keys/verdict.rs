@@ -50,11 +50,10 @@ fn follows(saying: &Saying) -> String {
             response.body.len()
         ),
         (Word::Happened, None) if saying.ask => {
-            "the probe is asked for the answer, retries get that, and nothing runs again".to_owned()
+            "the probe is called for the answer, retries get it, and nothing runs again".to_owned()
         }
         (Word::Happened, None) => {
-            "retries are told that the work is done and its answer not stored, and nothing runs again"
-                .to_owned()
+            "retries get 409 (the work is done, its answer is not stored), and nothing runs again".to_owned()
         }
         (Word::DidNotHappen, _) => "the next retry runs the work again".to_owned(),
         (Word::Unknown, _) => "the probe is asked at once".to_owned(),
@@ -94,14 +93,14 @@ fn saying(arguments: &Verdict) -> Result<Saying, Failure> {
 fn response(status: u16, arguments: &Verdict) -> Result<Response, Failure> {
     if !(200..=599).contains(&status) {
         return Err(Failure::arguments(format!(
-            "--status \"{status}\" is no status of an answer; write one from 200 to 599"
+            "--status \"{status}\" is not a final HTTP status; use 200 to 599"
         )));
     }
     let headers = arguments.headers.iter().map(|text| header(text)).collect::<Result<_, _>>()?;
     let body = body(arguments)?;
     if matches!(status, 204 | 205 | 304) && !body.is_empty() {
         let detail =
-            format!("--body does not go with --status {status}: such an answer has none; leave it out");
+            format!("--body does not go with --status {status}: such an answer has no body; leave it out");
         return Err(Failure::arguments(detail));
     }
     Ok(Response { status, headers, body })
@@ -113,12 +112,12 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), Failure> {
     });
     if let Some((name, _)) = parsed.as_ref().filter(|(name, _)| MADE_BY_THE_GATEWAY.contains(&name.as_str()))
     {
-        let detail = format!("--header \"{name}\" is made by the gateway for each answer; leave it out");
+        let detail = format!("--header \"{name}\" is set by the gateway on every answer; leave it out");
         return Err(Failure::arguments(detail));
     }
     parsed.ok_or_else(|| {
         Failure::arguments(format!(
-            "--header \"{text}\" is no header; write it like 'content-type: text/plain'"
+            "--header \"{text}\" is not a header; write it like 'content-type: text/plain'"
         ))
     })
 }

@@ -25,7 +25,7 @@ pub(crate) async fn run(arguments: &Check) -> Result<Ended> {
         let result = json!({ "whole": is_whole, "records": health.records, "faults": health.faults });
         writeln!(out, "{result:#}")?;
     } else if is_whole {
-        writeln!(out, "whole: {} records, each can be read", health.records)?;
+        writeln!(out, "intact: {} records, all readable", health.records)?;
     } else {
         writeln!(out, "damaged: restore the file from a backup")?;
         for fault in &health.faults {

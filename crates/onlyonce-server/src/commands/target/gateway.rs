@@ -32,10 +32,16 @@ pub(crate) struct Gateway {
     connector: Connector,
 }
 
+/// What `/readyz` says.
+pub(crate) struct Ready {
+    pub(crate) is_ready: bool,
+    pub(crate) body: Value,
+}
+
 impl Gateway {
-    pub(super) fn new(place: &Where) -> Result<Self, Failure> {
+    pub(crate) fn new(place: &Where) -> Result<Self, Failure> {
         let shown = address(place)?;
-        let base = parsed(&shown)?;
+        let base = parsed("--admin", &shown)?;
         let authorization = place.token.as_deref().map(token::authorization).transpose()?;
         let connector = Connector::for_url(&base)?;
         Ok(Self { base, shown, authorization, connector })
@@ -117,6 +123,77 @@ impl Gateway {
         self.answer(Asked { within: PURGED_WITHIN, ..asked }).await
     }
 
+    /// A page of messages: `{"items","next"}`.
+    pub(super) async fn messages(
+        &self,
+        state: Option<&str>,
+        destination: Option<&str>,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<Value, Failure> {
+        let query = query([
+            ("state", state.map(str::to_owned)),
+            ("destination", destination.map(str::to_owned)),
+            ("cursor", cursor.map(str::to_owned)),
+            ("limit", Some(limit.to_string())),
+        ]);
+        self.read(format!("/v1/outbox{query}")).await
+    }
+
+    /// Delivers a dead letter again.
+    pub(crate) async fn redrive(&self, number: u64, order: &Order) -> Result<Value, Failure> {
+        let path = format!("/v1/outbox/{number}/redrive{}", query([("dry_run", flag(order.dry_run))]));
+        let asked = self.asked(Method::POST, path, order.claims.as_deref());
+        self.answer(Asked { body: Some(json!({ "reason": order.reason }).to_string()), ..asked }).await
+    }
+
+    /// Delivers up to `limit` dead letters of a destination again.
+    pub(crate) async fn redrive_many(
+        &self,
+        destination: &str,
+        limit: usize,
+        order: &Order,
+    ) -> Result<Value, Failure> {
+        let body = json!({
+            "destination": destination,
+            "reason": order.reason,
+            "limit": limit,
+            "dry_run": order.dry_run,
+        });
+        let asked = self.asked(Method::POST, "/v1/outbox/redrive".to_owned(), order.claims.as_deref());
+        self.answer(Asked { body: Some(body.to_string()), within: PURGED_WITHIN, ..asked }).await
+    }
+
+    /// Deletes a message.
+    pub(crate) async fn discard(&self, number: u64, order: &Order) -> Result<Value, Failure> {
+        let path = format!("/v1/outbox/{number}{}", query_of(order));
+        self.answer(self.asked(Method::DELETE, path, order.claims.as_deref())).await
+    }
+
+    /// Whether it serves keyed requests.
+    pub(crate) async fn ready(&self) -> Result<Ready, Failure> {
+        let answered = self.send(self.asked(Method::GET, "/readyz".to_owned(), None)).await?;
+        let told: Option<Value> = serde_json::from_slice(&answered.body).ok().filter(Value::is_object);
+        match (answered.status.as_u16(), told) {
+            (200 | 503, Some(body)) => Ok(Ready { is_ready: answered.status.is_success(), body }),
+            (_, _) => Err(self.failure(&answered)),
+        }
+    }
+
+    /// What is stuck, and how the node is doing.
+    pub(crate) async fn overview(&self) -> Result<Value, Failure> {
+        self.read("/v1/overview".to_owned()).await
+    }
+
+    /// In Prometheus' text.
+    pub(crate) async fn metrics(&self) -> Result<String, Failure> {
+        let answered = self.send(self.asked(Method::GET, "/metrics".to_owned(), None)).await?;
+        match answered.status.is_success() {
+            true => Ok(String::from_utf8_lossy(&answered.body).into_owned()),
+            false => Err(self.failure(&answered)),
+        }
+    }
+
     async fn read(&self, path: String) -> Result<Value, Failure> {
         self.answer(self.asked(Method::GET, path, None)).await
     }
@@ -157,15 +234,15 @@ impl Gateway {
             Lost::Unreachable(error) => Failure::new(
                 "gateway_unreachable",
                 format!(
-                    "no gateway answers at {}; name it with --admin, or the store with --store ({error:#})",
+                    "no gateway answers at {}: {error:#}; give its address with --admin, or a store with --store",
                     self.shown
                 ),
             ),
             Lost::Unanswered(error) => {
                 let remedy =
-                    if is_change { "whether anything was changed is in the audit log" } else { "try again" };
+                    if is_change { "the audit log shows whether anything was changed" } else { "try again" };
                 let detail =
-                    format!("{} took the request and did not answer it: {error:#}; {remedy}", self.shown);
+                    format!("{} received the request but did not answer: {error:#}; {remedy}", self.shown);
                 Failure::new("gateway_unanswered", detail)
             }
         })
@@ -173,7 +250,7 @@ impl Gateway {
 
     fn is_no_gateway(&self, answered: &Answered) -> Failure {
         let detail = format!(
-            "what answers at {} with {} is no admin port of this release; name that of a gateway with --admin",
+            "the program at {} answers with {} and is not an admin port of this release; give a gateway's with --admin",
             self.shown,
             answered.status.as_u16()
         );
@@ -181,32 +258,55 @@ impl Gateway {
     }
 }
 
+/// The policy that a gateway publishes to its clients.
+pub(crate) async fn published(url: &str) -> Result<Value, Failure> {
+    let base = parsed("--gateway", url.trim_end_matches('/'))?;
+    let connector = Connector::for_url(&base)?;
+    let asked = Asked {
+        method: Method::GET,
+        path: "/_onlyonce/policy".to_owned(),
+        headers: Vec::new(),
+        body: None,
+        authorization: None,
+        within: WITHIN,
+    };
+    let answered = client::send(&base, &connector, asked).await.map_err(|lost| match lost {
+        Lost::Unreachable(error) => Failure::new(
+            "gateway_unreachable",
+            format!("no gateway answers at {url}: {error:#}; name its port for clients with --gateway"),
+        ),
+        Lost::Unanswered(error) => {
+            Failure::new("gateway_unanswered", format!("{url} did not answer: {error:#}"))
+        }
+    })?;
+    let told = answered.status.is_success().then(|| serde_json::from_slice(&answered.body).ok()).flatten();
+    told.ok_or_else(|| {
+        let status = answered.status.as_u16();
+        let detail = format!(
+            "what answers at {url} with {status} publishes no policy; name the port for clients of a gateway, not its admin port"
+        );
+        Failure::new("gateway_unknown", detail).with_status(status)
+    })
+}
+
 /// Where the admin port is: as the arguments say, or else the settings.
 pub(super) fn address(place: &Where) -> Result<String, Failure> {
     if let Some(admin) = &place.admin {
         return Ok(admin.trim_end_matches('/').to_owned());
     }
-    let mut address = config::admin(&place.sources())?;
+    let address = config::admin(&place.sources())?;
     if address.port() == 0 {
         return Err(Failure::arguments(format!(
-            "admin is \"{address}\", a port that the gateway picks when it starts; name it with --admin, as its ready line has it"
+            "admin is \"{address}\", a port that the gateway picks at its start; give the address of its ready line with --admin"
         )));
     }
-    if address.ip().is_unspecified() {
-        // It listens everywhere, so also here.
-        address.set_ip(if address.is_ipv4() {
-            std::net::Ipv4Addr::LOCALHOST.into()
-        } else {
-            std::net::Ipv6Addr::LOCALHOST.into()
-        });
-    }
-    Ok(format!("http://{address}"))
+    Ok(Where::url_of(address))
 }
 
-fn parsed(text: &str) -> Result<Uri, Failure> {
-    let wrong = |remedy: String| {
-        Failure::arguments(format!("--admin \"{text}\" is no URL of an admin port; {remedy}"))
-    };
+fn parsed(flag: &str, text: &str) -> Result<Uri, Failure> {
+    let port = if flag == "--admin" { "an admin port" } else { "a gateway" };
+    let wrong =
+        |remedy: String| Failure::arguments(format!("{flag} \"{text}\" is not the URL of {port}; {remedy}"));
     if !text.contains("://") {
         return Err(wrong(format!("write http://{text}")));
     }
@@ -284,7 +384,7 @@ fn refusal(answered: &Answered, problem: Map<String, Value>) -> Failure {
     let (code, status) = (text("code").unwrap_or_default(), answered.status.as_u16());
     let detail = text("detail").or_else(|| text("title")).unwrap_or_else(|| code.clone());
     let remedy = match status {
-        401 => "; name its token with --token env:NAME or file:PATH",
+        401 => "; give its token with --token env:NAME or file:PATH",
         _ => "",
     };
     let detail = format!("{}{remedy}", as_command(detail.trim_end_matches('.')));
@@ -293,7 +393,10 @@ fn refusal(answered: &Answered, problem: Map<String, Value>) -> Failure {
 
 /// What the API tells of its own requests, in words for whoever gave a command.
 fn as_command(detail: &str) -> String {
-    detail.replace("force=true", "--force").replace("GET /v1/keys?q=KEY", "onlyonce keys list --query KEY")
+    detail
+        .replace("force=true", "--force")
+        .replace("GET /v1/keys?q=KEY", "onlyonce keys list --query KEY")
+        .replace("GET /v1/outbox lists them", "onlyonce outbox list shows them")
 }
 
 #[cfg(test)]
@@ -304,7 +407,7 @@ mod tests {
     #[test]
     fn the_url_of_an_admin_port_is_told_how_to_be_written() {
         for good in ["http://127.0.0.1:8081", "https://ops.example.com/onlyonce", "http://[::1]:8081"] {
-            parsed(good).unwrap();
+            parsed("--admin", good).unwrap();
         }
         for (bad, told) in [
             ("127.0.0.1:8081", "write http://127.0.0.1:8081"),
@@ -314,7 +417,7 @@ mod tests {
             ("http://ann:s@x", "write it like"),
             ("http://x?y=z", "write it like"),
         ] {
-            let error = parsed(bad).unwrap_err().to_string();
+            let error = parsed("--admin", bad).unwrap_err().to_string();
             assert!(error.contains(told), "{bad}: {error}");
         }
     }

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use onlyonce::machine::Refused;
-use onlyonce::operate::{Applied, Forgotten, Judged, Kept, Operator, Purged, Refusal, entry_id};
+use onlyonce::operate::{Forgotten, Judged, Operator, Refusal, entry_id};
 use onlyonce::record::{Handle, Id, Seen, StateName, StateSet, Verdict};
 use onlyonce::scope::Scope;
-use onlyonce::store::{Cursor, Order as Sorting, Query, Search, Store, audit};
+use onlyonce::store::{Cursor, Query, Search, Store, audit};
 use onlyonce::time::Timestamp;
 use onlyonce::{Engine, Force, key::Key, machine, operate};
 use serde_json::{Value, json};
@@ -44,8 +44,8 @@ impl Local {
         limit: usize,
     ) -> Result<Value, Failure> {
         let page = self.engine.list(query(filter, cursor, limit)?).await?;
-        let items: Vec<_> =
-            page.records.iter().map(|(_, seen)| Value::Object(view::item(&seen.record))).collect();
+        let readable = page.records.iter().map(|(_, seen)| view::item(&seen.record));
+        let items: Vec<_> = readable.chain(page.unreadable.iter().map(view::unreadable_item)).collect();
         Ok(json!({ "items": items, "next": page.next.map(shown) }))
     }
 
@@ -73,8 +73,13 @@ impl Local {
     }
 
     pub(super) async fn show(&self, name: &Name) -> Result<Value, Failure> {
-        let seen = self.find(name).await?;
-        Ok(view::record(&self.engine, &seen).into())
+        match self.engine.find(id_of(name)?).await {
+            Ok(seen) => Ok(view::record(&self.engine, &seen.ok_or_else(|| absent(name))?).into()),
+            Err(error) => match error.unreadable() {
+                Some(unreadable) => Ok(view::unreadable(&self.engine, unreadable).into()),
+                None => Err(error.into()),
+            },
+        }
     }
 
     pub(super) async fn response(&self, name: &Name, claims: Option<&str>) -> Result<Stored, Failure> {
@@ -116,7 +121,7 @@ impl Local {
         let id = id_of(name)?;
         if saying.attempt.is_some_and(|attempt| attempt.id != id) {
             return Err(Failure::arguments(
-                "--attempt is the token of another record; keys show has the right one",
+                "--attempt is the token of another record; keys show prints the right one",
             ));
         }
         let verdict = match saying.word {
@@ -126,62 +131,45 @@ impl Local {
         };
         let said =
             operate::Saying { verdict, token: saying.attempt.map(|attempt| attempt.token), ask: false };
-        match self.engine.verdict(id, said, &self.order(order)?).await? {
-            Judged::Applied(applied) => Ok(self.applied("applied", &applied, order)),
-            Judged::Noted(applied) => Ok(self.applied("noted", &applied, order)),
+        let order = local_order(order)?;
+        match self.engine.verdict(id, said, &order).await? {
+            Judged::Applied(applied) => Ok(view::applied(&self.engine, "applied", &applied, &order)),
+            Judged::Noted(applied) => Ok(view::applied(&self.engine, "noted", &applied, &order)),
             Judged::Refused(refusal) => Err(refused(name, &refusal)),
         }
     }
 
     pub(super) async fn forget(&self, name: &Name, order: &Order) -> Result<Value, Failure> {
-        match self.engine.forget(id_of(name)?, &self.order(order)?).await? {
-            Forgotten::Done(applied) => {
-                let before = view::item(&applied.before);
-                let result = if order.dry_run { "would-apply" } else { "forgotten" };
-                Ok(json!({ "result": result, "before": before, "audit": applied.audit.as_deref() }))
-            }
+        let order = local_order(order)?;
+        match self.engine.forget(id_of(name)?, &order).await? {
+            Forgotten::Done(applied) => Ok(view::forgotten(&applied, &order)),
             Forgotten::Refused(refusal) => Err(refused(name, &refusal)),
         }
     }
 
     pub(super) async fn purge(&self, scope: &str, order: &Order) -> Result<Value, Failure> {
-        let purged = self.engine.purge(digest(scope)?, &self.order(order)?).await?;
-        let result = match (order.dry_run, purged.is_whole()) {
-            (true, _) => "would-apply",
-            (false, true) => "done",
-            (false, false) => "partly",
-        };
-        let Purged { forgotten, kept: Kept { running, unknown }, audit } = purged;
-        Ok(json!({
-            "result": result,
-            "forgotten": forgotten,
-            "kept": { "running": running, "unknown": unknown },
-            "audit": audit.as_deref(),
-        }))
+        let order = local_order(order)?;
+        Ok(view::purged(&self.engine.purge(digest(scope)?, &order).await?, &order))
     }
 
     async fn find(&self, name: &Name) -> Result<Seen, Failure> {
         self.engine.find(id_of(name)?).await?.ok_or_else(|| absent(name))
     }
+}
 
-    fn applied(&self, result: &str, applied: &Applied, order: &Order) -> Value {
-        view::applied(&self.engine, if order.dry_run { "would-apply" } else { result }, applied)
+fn local_order(order: &Order) -> Result<operate::Order, Failure> {
+    let reason = order.reason.trim();
+    if reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX {
+        let detail = format!("--reason must have 1 to {REASON_CHARS_MAX} characters");
+        return Err(Failure::new("reason_missing", detail).with_status(400));
     }
-
-    fn order(&self, order: &Order) -> Result<operate::Order, Failure> {
-        let reason = order.reason.trim();
-        if reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX {
-            let detail = format!("--reason has to say why, in at most {REASON_CHARS_MAX} characters");
-            return Err(Failure::new("reason_missing", detail).with_status(400));
-        }
-        Ok(operate::Order {
-            operator: operator(order.claims.as_deref()),
-            reason: reason.into(),
-            force: if order.force { Force::Yes } else { Force::No },
-            expected: None,
-            dry_run: order.dry_run,
-        })
-    }
+    Ok(operate::Order {
+        operator: operator(order.claims.as_deref()),
+        reason: reason.into(),
+        force: if order.force { Force::Yes } else { Force::No },
+        expected: None,
+        dry_run: order.dry_run,
+    })
 }
 
 /// Whoever can open the store may do everything.
@@ -197,14 +185,13 @@ fn operator(claims: Option<&str>) -> Operator {
 
 fn query(filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Query, Failure> {
     let state = filter.state.as_deref().and_then(StateName::named);
-    let is_about_unknown = filter.dead || filter.state.as_deref() == Some("unknown");
     Ok(Query {
         states: state.map_or(StateSet::ALL, |state| StateSet::of(&[state])),
         scope: filter.scope.as_deref().map(digest).transpose()?,
         route: filter.route.as_deref().map(Arc::from),
         dead_letter: filter.dead,
         search: filter.query.as_deref().map(search),
-        order: if is_about_unknown { Sorting::UnknownSince } else { Sorting::Any },
+        order: view::order(filter.state.as_deref(), filter.dead),
         after: cursor.map(read).transpose()?,
         ..Query::all(limit)
     })
@@ -229,7 +216,7 @@ fn read(text: &str) -> Result<Cursor, Failure> {
     let bytes: Option<Vec<u8>> = (0..text.len() / 2).map(byte).collect();
     bytes
         .map(|bytes| Cursor(bytes.into()))
-        .ok_or_else(|| Failure::arguments("the cursor is none of this listing's"))
+        .ok_or_else(|| Failure::arguments("the cursor does not belong to this listing"))
 }
 
 fn id_of(name: &Name) -> Result<Id, Failure> {
@@ -248,7 +235,7 @@ fn refused(name: &Name, refusal: &Refusal) -> Failure {
     let (seen, why) = match refusal {
         Refusal::Absent => return absent(name),
         Refusal::Changed(_) => {
-            return Failure::new(refusal.code(), "the record has changed meanwhile; look at it again")
+            return Failure::new(refusal.code(), "the record has changed meanwhile; show it again")
                 .with_status(412);
         }
         Refusal::Refused(why, seen) => (seen, why),
@@ -260,32 +247,32 @@ fn refused(name: &Name, refusal: &Refusal) -> Failure {
         Refused::StillRunning => {
             let until = moment(facts.lapses_at).unwrap_or_default();
             failure(format!(
-                "attempt {} still runs, and is presumed alive until {until}; wait until then, or overrule it with --force",
+                "attempt {} is still running, and presumed alive until {until}; wait until then, or use --force",
                 seen.record.attempt
             ))
             .with("lapses_at", moment(facts.lapses_at))
             .with("deadline_at", moment(facts.deadline_at))
         }
         Refused::TooEarly(earliest) => failure(format!(
-            "the work may still happen, so \"did not happen\" is believed from {} on; wait until then, say --final where it never \
-             will, or insist with --force",
+            "the work may still happen, so did-not-happen is allowed from {} on; wait until then, add --final if it never \
+             will, or use --force",
             view::moment(*earliest)
         ))
         .with("earliest", view::moment(*earliest)),
         Refused::Settled => {
             let state = seen.record.state.name();
             let by = facts.by.map(|by| by.as_str());
-            failure(format!("the record is {state}, so there is nothing to settle; to have it run anew, forget it"))
+            failure(format!("the record is {state}, so there is nothing to settle; to run the work again, forget the key"))
                 .with("state", state.as_str())
                 .with("by", by)
         }
         Refused::Unknown => failure(
-            "nobody knows whether the work was done, and a retry would run it again; give the verdict happened or did-not-happen, \
-             or insist with --force"
+            "the work may have been done, fully or in part, and a retry would run it again; give the verdict happened or \
+             did-not-happen, or use --force"
                 .to_owned(),
         ),
         Refused::NothingToAsk => failure(
-            "no probe is known here; have the gateway ask its own with --admin, or give the verdict happened or did-not-happen"
+            "there is no probe here; use --admin to have the gateway call its probe, or give the verdict happened or did-not-happen"
                 .to_owned(),
         ),
     }

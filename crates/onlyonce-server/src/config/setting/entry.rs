@@ -1,10 +1,10 @@
 //! An entry of the table of settings: it is listed for the reference, and read where it is set.
 
+use super::Setting;
 use super::kind::Takes;
-use super::{Setting, Standing};
 use crate::config::fault::Place;
 use crate::config::reader::Section;
-use crate::config::tree::{Node, Value};
+use crate::config::tree::Node;
 
 impl<'a> Section<'a> {
     /// The setting of that name in this table.
@@ -29,7 +29,7 @@ impl<'a> Entry<'a> {
     /// What is set, or the default, which is read just as if it had been written.
     #[must_use]
     pub(super) fn with_default<T>(self, takes: Taken<'_, T>, default: &'static str) -> T {
-        self.list(takes, Some(default), default, Standing::Used);
+        self.list(takes, Some(default), default);
         self.read(takes).unwrap_or_else(|| {
             let node = Node::bare(default, &Place::Default);
             takes.read(&node, &self.section.reader.environment).expect("a default is a right value")
@@ -39,7 +39,7 @@ impl<'a> Entry<'a> {
     /// What is set. `default` is only shown: the library has it, and a test compares the two.
     #[must_use]
     pub(super) fn given<T>(self, takes: Taken<'_, T>, default: &'static str) -> Option<T> {
-        self.list(takes, Some(default), default, Standing::Used);
+        self.list(takes, Some(default), default);
         self.read(takes)
     }
 
@@ -58,7 +58,7 @@ impl<'a> Entry<'a> {
     /// What is set. There is no default, and the reference has an example.
     #[must_use]
     pub(super) fn optional<T>(self, takes: Taken<'_, T>, example: &'static str) -> Option<T> {
-        self.list(takes, None, example, Standing::Used);
+        self.list(takes, None, example);
         self.read(takes)
     }
 
@@ -69,16 +69,6 @@ impl<'a> Entry<'a> {
             self.section.fault(self.name, None, missing);
         }
         self.optional(takes, example)
-    }
-
-    /// Nothing uses it in this release: its shape is checked, and who sets it is told `remedy`.
-    pub(super) fn unused(self, remedy: &'static str) -> Later<'a> {
-        Later { entry: self, standing: Standing::Unused(remedy) }
-    }
-
-    /// It would promise what this release does not do. `names` refuses it.
-    pub(super) fn refused(self) -> Later<'a> {
-        Later { entry: self, standing: Standing::Refused }
     }
 
     fn read<T>(self, takes: Taken<'_, T>) -> Option<T> {
@@ -93,46 +83,13 @@ impl<'a> Entry<'a> {
         None
     }
 
-    fn list<T>(
-        self,
-        takes: Taken<'_, T>,
-        default: Option<&'static str>,
-        example: &'static str,
-        standing: Standing,
-    ) {
+    fn list<T>(self, takes: Taken<'_, T>, default: Option<&'static str>, example: &'static str) {
         let Some(listed) = &self.section.reader.listed else { return };
         let path = self.section.known_path_of(self.name);
         // A route has the settings of [policy] again.
         if listed.borrow().iter().all(|setting| setting.path != path) {
             let (takes, meaning) = (takes.described(), self.meaning);
-            listed.borrow_mut().push(Setting { path, takes, default, example, meaning, standing });
+            listed.borrow_mut().push(Setting { path, takes, default, example, meaning });
         }
-    }
-}
-
-/// A setting for a later release, which fills no field yet.
-#[must_use]
-pub(super) struct Later<'a> {
-    entry: Entry<'a>,
-    standing: Standing,
-}
-
-impl Later<'_> {
-    pub(super) fn with_default<T>(self, takes: Taken<'_, T>, default: &'static str) {
-        self.entry.list(takes, Some(default), default, self.standing);
-        self.check(takes);
-    }
-
-    pub(super) fn optional<T>(self, takes: Taken<'_, T>, example: &'static str) {
-        self.entry.list(takes, None, example, self.standing);
-        self.check(takes);
-    }
-
-    fn check<T>(self, takes: Taken<'_, T>) {
-        let Entry { section, name, .. } = self.entry;
-        let (Standing::Unused(remedy), Some(node)) = (self.standing, section.node(name)) else { return };
-        let _: Option<T> = self.entry.read(takes);
-        let value = (!matches!(node.value, Value::List(_))).then(|| node.value.to_string());
-        section.warn(name, value, remedy);
     }
 }

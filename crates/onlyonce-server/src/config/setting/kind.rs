@@ -78,12 +78,13 @@ impl<T: Copy + PartialEq> Words<T> {
 pub(super) const FLAG: Kind<bool> = Kind("`true`, `false`", |node, _| value::flag(node));
 pub(super) const TEXT: Kind<String> = Kind("text", |node, _| value::text(node));
 pub(super) const COUNT: Kind<u64> = Kind("number", |node, _| value::count(node));
-pub(super) const SPAN: Kind<Duration> = Kind("span", |node, _| value::span(node));
+pub(super) const SPAN: Kind<Duration> = Kind("duration", |node, _| value::span(node));
 pub(super) const BYTES: Kind<u64> = Kind("bytes", |node, _| value::bytes(node));
 pub(super) const ADDRESS: Kind<SocketAddr> = Kind("address and port", |node, _| value::address(node));
 pub(super) const URL: Kind<Uri> = Kind("URL", |node, _| value::url(node));
 pub(super) const SERVICE: Kind<Uri> = Kind("URL", |node, _| value::service(node));
 pub(super) const STORE: Kind<store::Url> = Kind("URL of a store", |node, _| value::parsed(node));
+pub(super) const CACHE: Kind<store::Cache> = Kind("URL of a Redis", |node, _| value::parsed(node));
 pub(super) const CERTIFICATE: Kind<PathBuf> =
     Kind("path of a file", |node, _| value::pem(node, "CERTIFICATE"));
 pub(super) const PRIVATE_KEY: Kind<PathBuf> =

@@ -4,20 +4,28 @@
 //!
 //! To add a setting, add its field to the struct in `config.rs` and its entry here. In the reference it is where its entry is.
 
+mod destination;
+mod dialect;
 pub(in crate::config) mod policy;
 mod webhook;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use http::HeaderName;
+use onlyonce::store::seal::{BadKeys, Keyring};
 use onlyonce::store::sqlite::Expired;
 use onlyonce::worker::Background;
+use onlyonce::{Dialect, Limits, accepted};
 use tracing_subscriber::filter::Targets;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::kind::{
-    ADDRESS, CERTIFICATE, COUNT, FLAG, Kind, List, PATTERN, PRIVATE_KEY, SECRET, SECRETS, SERVICE, SPAN,
-    STORE, TEXT, URL, Words,
+    ADDRESS, BYTES, CACHE, CERTIFICATE, COUNT, FLAG, Kind, List, PATTERN, PRIVATE_KEY, SECRET, SECRETS,
+    SERVICE, SPAN, STORE, TEXT, URL, Words,
 };
 use super::{Shape, TableOf};
 use crate::config::policy::Draft;
@@ -26,86 +34,122 @@ use crate::config::secret::{self, Environment};
 use crate::config::tree::Node;
 use crate::config::value::{self, Read, Wrong, wrong};
 use crate::config::{
-    AdminToken, Algorithm, Config, Jwt, Log, LogFormat, Probe, Probing, Protocol, Role, Route, Secret, Tls,
-    Upstream,
+    AdminToken, Algorithm, AmbiguousPaths, Config, Destination, Jwt, Listener, Log, LogFormat, PathCase,
+    Probe, Probing, Protocol, Role, Route, Secret, Telemetry, Tls, Upstream, Webhook,
 };
 use crate::{caller, store};
 
 /// Every table, in the order of the reference.
 pub(in crate::config) const TABLES: &[TableOf] = &[
+    TableOf { path: "", shape: Shape::One, meaning: "Addresses, the upstream and the store." },
     TableOf {
-        path: "",
+        path: "policy",
         shape: Shape::One,
-        meaning: "Where requests come in and go, and where records are kept.",
+        meaning: "The policy of all requests, unless a `[[route]]` overrides it.",
     },
-    TableOf { path: "policy", shape: Shape::One, meaning: "What holds where no route says otherwise." },
     TableOf { path: "policy.fingerprint", shape: Shape::One, meaning: "What counts as the same request." },
     TableOf {
         path: "route",
         shape: Shape::List,
-        meaning: "Requests with a policy or a service of their own. The first in the file that matches wins. Every setting of `[policy]` and `[policy.fingerprint]` may stand here too.",
+        meaning: "Requests with a different policy or upstream. The first route in the file that matches wins. Every setting of `[policy]` and `[policy.fingerprint]` may be used here too.",
     },
-    TableOf { path: "background", shape: Shape::One, meaning: "What goes on behind the requests." },
-    TableOf { path: "tls", shape: Shape::One, meaning: "TLS for clients. Without it they come in clear." },
+    TableOf {
+        path: "dialects",
+        shape: Shape::Named,
+        meaning: "A dialect of your own, for `policy.dialect` and `route.dialect`: see [a dialect of your own](presets.md#a-dialect-of-your-own).",
+    },
+    TableOf { path: "background", shape: Shape::One, meaning: "The background workers." },
+    TableOf {
+        path: "listener",
+        shape: Shape::One,
+        meaning: "Limits for client connections: see [under attack](deploy.md#under-attack). A change needs a restart.",
+    },
+    TableOf {
+        path: "tls",
+        shape: Shape::One,
+        meaning: "TLS for clients. Without it, connections are not encrypted.",
+    },
     TableOf {
         path: "jwt",
         shape: Shape::One,
-        meaning: r#"How tokens are verified, for `scope = ["jwt:CLAIM"]`. Expired ones are refused, with 60 s of leeway."#,
+        meaning: r#"How tokens are verified, for `scope = ["jwt:CLAIM"]`. Expired tokens are refused, with 60 s of leeway."#,
     },
     TableOf {
         path: "admin_token",
         shape: Shape::List,
-        meaning: "Who may use the admin port from elsewhere, with `Authorization: Bearer`.",
+        meaning: "A token for the admin port, sent as `Authorization: Bearer`. Without any, only the machine itself may use the admin port.",
     },
     TableOf {
         path: "log",
         shape: Shape::One,
-        meaning: "What is logged, on stderr. Keys are shown as a short digest, secrets never.",
+        meaning: "The log, on stderr. Keys are logged as a short digest, secrets never.",
     },
-    TableOf { path: "limits", shape: Shape::One, meaning: "Limits by scope and in all." },
-    TableOf { path: "encryption", shape: Shape::One, meaning: "Encryption of what is stored." },
+    TableOf {
+        path: "telemetry",
+        shape: Shape::One,
+        meaning: "Traces and metrics for a collector: see [traces](deploy.md#traces). A change needs a restart.",
+    },
+    TableOf {
+        path: "limits",
+        shape: Shape::One,
+        meaning: "Limits per scope, and with `_total` for all scopes together. Above a limit the answer is 429. None is set by default: see [limits](guide.md#limits).",
+    },
+    TableOf { path: "encryption", shape: Shape::One, meaning: "Encryption at rest." },
     TableOf {
         path: "webhooks",
         shape: Shape::Named,
-        meaning: "Who may tell what became of unknown records, by signed requests to `/v1/webhooks/NAME` of the admin port: see [webhooks](guide.md#stripe-webhooks).",
+        meaning: "A provider that settles unknown records by signed requests to `/v1/webhooks/NAME` on the admin port: see [webhooks](guide.md#stripe-webhooks).",
     },
     TableOf {
         path: "destinations",
         shape: Shape::Named,
-        meaning: "Where messages of the outbox are delivered.",
+        meaning: "Where messages of the outbox are delivered: see [messages that cannot be lost](guide.md#messages-that-cannot-be-lost).",
     },
 ];
 
 /// All settings. They may only be used if no fault was found.
 pub(in crate::config) fn config(top: &Section<'_>) -> Config {
     let listen = top
-        .setting("listen", "Where clients come in. Port 0 picks a free one. HTTP/1.1 and HTTP/2.")
+        .setting("listen", "The address for clients. Port 0 picks a free port. HTTP/1.1 and HTTP/2.")
         .with_default(&ADDRESS, r#""127.0.0.1:8080""#);
     let admin = admin(top);
     let upstream = upstream(top);
-    let draft = policy::laid_over(Draft::default(), &top.inner("policy"));
+    let dialects = dialect::all(top);
+    let draft = policy::laid_over(Draft::default(), &top.inner("policy"), &dialects);
     let mut config = Config {
         listen,
         admin,
-        upstream_ca: top
-            .setting("upstream_ca", "Certificates in PEM that upstreams' certificates are checked against, instead of the system's.")
-            .optional(&CERTIFICATE, r#""/etc/onlyonce/upstream-ca.pem""#),
+        upstream_ca: upstream_ca(top),
         store: store(top),
+        cache: cache(top),
         expired: expired(top),
+        encryption: encryption(&top.inner("encryption")),
         service: top
             .setting("service", "Part of every scope: services that share a store do not share keys.")
             .with_default(&TEXT, r#""""#)
             .into(),
-        stop_after: top
-            .setting("stop_after", "How long a stop waits for what is under way before it is handed over as unknown or retryable, by its effects.")
-            .with_default(&SPAN, r#""25s""#),
+        stop_after: stop_after(top),
         trusted_from: top
-            .setting("trusted_from", "The proxies whose `trusted:` headers are believed.")
+            .setting("trusted_from", "The addresses of the proxies whose `trusted:` headers are accepted.")
             .with_default(
                 &List("addresses and networks", r#"["10.0.0.0/8"]"#, value::network),
                 r#"["127.0.0.0/8", "::1"]"#,
             ),
-        routes: top.tables("route").iter().map(|section| route(section, &upstream, &draft)).collect(),
+        path_case: top
+            .setting("path_case", "How paths are compared with routes. `keep`: `/Payments` and `/payments` are different paths. `fold`: they are the same, as for a service that ignores case. The path is passed on unchanged.")
+            .with_default(&Words(&[("keep", PathCase::Keep), ("fold", PathCase::Fold)]), r#""keep""#),
+        ambiguous_paths: top
+            .setting("ambiguous_paths", "Paths that a lenient service may treat like a path of another route: `//payments`, `/payments;x`, `/payments/`, `/Payments`, `/a/..;/payments`. `allow`: passed on. `refuse`: 400.")
+            .with_default(
+                &Words(&[("allow", AmbiguousPaths::Allow), ("refuse", AmbiguousPaths::Refuse)]),
+                r#""allow""#,
+            ),
+        listener: listener(&top.inner("listener")),
+        routes: top
+            .tables("route")
+            .iter()
+            .map(|section| route(section, &upstream, &draft, &dialects))
+            .collect(),
         default: Route { name: "*".into(), pattern: None, upstream, policy: draft.finish(), probe: None },
         background: background(top),
         probing: probing(&top.inner("background")),
@@ -113,31 +157,106 @@ pub(in crate::config) fn config(top: &Section<'_>) -> Config {
         jwt: jwt(&top.inner("jwt")),
         admin_tokens: admin_tokens(top),
         log: log(&top.inner("log")),
-        webhooks: top.named_tables("webhooks").iter().filter_map(webhook::webhook).collect(),
+        telemetry: telemetry(&top.inner("telemetry")),
+        webhooks: webhooks(top),
+        destinations: destinations(top),
+        relay_every: relay_every(top),
+        limits: limits(&top.inner("limits")),
     };
+    if !top.inner("listener").has("buffered_bytes_max") {
+        let least = config.request_bytes_max().saturating_mul(4);
+        config.listener.buffered_bytes_max = config.listener.buffered_bytes_max.max(least);
+    }
     for route in &mut config.routes {
         route.policy.reconcile_first = route.probe.as_ref().map(|_| config.probing.first);
     }
-    limits(&top.inner("limits"));
-    encryption(&top.inner("encryption"));
-    top.named_tables("destinations").iter().for_each(destination);
+    config.background.accepted.pause_max = config.probing.max;
     config
+}
+
+/// How long clients may take, and how many there may be.
+pub(in crate::config) fn listener(section: &Section<'_>) -> Listener {
+    Listener {
+        head_timeout: section
+            .setting("head_timeout", "How long the head of a request may take from its first byte, or the preface of HTTP/2. After that the connection is closed.")
+            .with_default(&TIMEOUT, r#""30s""#),
+        body_timeout: section
+            .setting("body_timeout", "How long the body of a keyed request may stall (then 408), and how long a client may read nothing of its answer (then the connection is closed). Such a body must also arrive at 1 KiB a second or more.")
+            .with_default(&TIMEOUT, r#""60s""#),
+        idle_timeout: section
+            .setting("idle_timeout", "How long a connection may be idle. Must be longer than the time for which proxies keep idle connections, often 60 s: if the proxy closes first, no request is lost.")
+            .with_default(&TIMEOUT, r#""75s""#),
+        connections_max: section
+            .setting("connections_max", "The maximum number of client connections; fewer if the process may not open three file descriptors for each. Above it, the connection that has been idle longest is closed for each new one; if none is idle, the new one is closed.")
+            .with_default(&Kind("number", connections), "10000"),
+        buffered_bytes_max: section
+            .setting("buffered_bytes_max", "The maximum number of bytes of request bodies in memory, for all running keyed requests together. Above it: 429, and nothing runs. If not set, at least four times the largest `request_bytes_max`.")
+            .given(&BYTES, r#""256MiB""#)
+            .unwrap_or(Listener::default().buffered_bytes_max),
+    }
+}
+
+const TIMEOUT: Kind<Duration> = Kind("duration", some_time);
+
+fn some_time(node: &Node, _: &Environment<'_>) -> Read<Duration> {
+    let span = value::span(node)?;
+    if span.is_zero() { wrong(&node.value, "gives clients no time; set at least 1s") } else { Ok(span) }
+}
+
+fn connections(node: &Node, _: &Environment<'_>) -> Read<usize> {
+    let count = value::count(node)?;
+    match usize::try_from(count) {
+        Ok(connections @ 1..=1_000_000) => Ok(connections),
+        _ => wrong(count, "is not from 1 to 1000000; 10000 is usual"),
+    }
 }
 
 /// Where operators come in.
 pub(in crate::config) fn admin(top: &Section<'_>) -> SocketAddr {
     top.setting(
         "admin",
-        "Where operators come in. An address that is not loopback needs an `[[admin_token]]`.",
+        "The address of the admin port. An address that is not loopback needs an `[[admin_token]]`.",
     )
     .with_default(&ADDRESS, r#""127.0.0.1:8081""#)
+}
+
+/// Who signs the certificates of services and destinations.
+pub(in crate::config) fn upstream_ca(top: &Section<'_>) -> Option<PathBuf> {
+    top.setting(
+        "upstream_ca",
+        "CA certificates in PEM for upstreams, probes and destinations, instead of the system's.",
+    )
+    .optional(&CERTIFICATE, r#""/etc/onlyonce/upstream-ca.pem""#)
+}
+
+/// How long a stop waits.
+pub(in crate::config) fn stop_after(top: &Section<'_>) -> Duration {
+    top.setting("stop_after", "How long a stop waits for running requests. After that they become unknown or retryable, by their effects.")
+        .with_default(&SPAN, r#""25s""#)
+}
+
+/// How often messages that are due are looked for.
+pub(in crate::config) fn relay_every(top: &Section<'_>) -> Duration {
+    top.inner("background")
+        .setting("relay_every", "How often the relay looks for messages that are due. It also looks at once after a delivery, while there are more, and after this node stored a message.")
+        .with_default(&EVERY, r#""1s""#)
+}
+
+/// Who may tell what became of unknown records.
+pub(in crate::config) fn webhooks(top: &Section<'_>) -> Vec<Webhook> {
+    top.named_tables("webhooks").iter().filter_map(webhook::webhook).collect()
+}
+
+/// Where messages are delivered.
+pub(in crate::config) fn destinations(top: &Section<'_>) -> Vec<Destination> {
+    top.named_tables("destinations").iter().filter_map(destination::destination).collect()
 }
 
 /// What becomes of expired records.
 pub(in crate::config) fn expired(top: &Section<'_>) -> Expired {
     top.setting(
         "expired",
-        "What becomes of expired records: deleted, or kept in an archive out of replay's reach.",
+        "What happens to expired records. `delete`: they are deleted. `keep`: they are moved to an archive, and are not replayed.",
     )
     .with_default(&Words(&[("delete", Expired::Delete), ("keep", Expired::Keep)]), r#""delete""#)
 }
@@ -146,9 +265,18 @@ pub(in crate::config) fn expired(top: &Section<'_>) -> Expired {
 pub(in crate::config) fn store(top: &Section<'_>) -> store::Url {
     top.setting(
         "store",
-        "Where records are kept: `sqlite:PATH`, one file; `postgres://…`, a database that any number of nodes share; or `memory:`, forgotten when the process ends.",
+        "Where records are stored. `sqlite:PATH` is one file. `postgres://…` is a database that any number of nodes share, and so are `mysql://…`, `redis://…` and `dynamodb://…` (in builds with the features of those names). `memory:` is lost when the process ends.",
     )
     .with_default(&STORE, r#""sqlite:onlyonce.db""#)
+}
+
+/// The cache in front of the store.
+pub(in crate::config) fn cache(top: &Section<'_>) -> Option<store::Cache> {
+    top.setting(
+        "cache",
+        "A Redis in front of an SQL store that all nodes share: copies of completed records, so that a node replays what another one has already replayed without asking the database. It decides nothing and may be lost. See [Redis in front](engines.md#redis-in-front). A change needs a restart. In builds with the feature `redis`.",
+    )
+    .optional(&CACHE, r#""redis://127.0.0.1:6379""#)
 }
 
 const PROTOCOL: Words<Protocol> =
@@ -158,38 +286,39 @@ fn upstream(top: &Section<'_>) -> Upstream {
     let uri = top
         .setting(
             "upstream",
-            "The service behind the gateway. Its path, where it has one, goes in front of the request's.",
+            "The service behind the gateway. If the URL has a path, it is put in front of the request's path.",
         )
         .required(
             &SERVICE,
             r#""http://127.0.0.1:3000""#,
-            "names no service to stand in front of; give --upstream http://HOST:PORT, or set it in the file",
+            "is missing; give --upstream http://HOST:PORT, or set it in the file",
         );
     Upstream {
         // Without one there is a fault, and the settings are not used.
         uri: uri.unwrap_or_default(),
         protocol: top
-            .setting("upstream_protocol", "Which HTTP is spoken to upstreams. `auto`: HTTP/1.1 in clear, what both sides offer over TLS. `http2` in clear is with prior knowledge.")
+            .setting("upstream_protocol", "The HTTP version for upstreams. `auto`: HTTP/1.1 without TLS, and with TLS the version that both sides offer. `http2` without TLS uses prior knowledge.")
             .with_default(&PROTOCOL, r#""auto""#),
     }
 }
 
-const USES_NOTHING: &str = "has no effect yet: nothing in this release uses it";
-
 /// `upstream` and `draft` are what holds where the route says nothing.
-fn route(section: &Section<'_>, upstream: &Upstream, draft: &Draft) -> Route {
+fn route(section: &Section<'_>, upstream: &Upstream, draft: &Draft, dialects: &[Dialect]) -> Route {
     let pattern = section
-        .setting("match", "A method, or none for all, and a path: `*` is one segment, `**` at the end the rest. `/b/**` also matches `/b`.")
+        .setting("match", "A method and a path; without a method, all methods. `*` is one segment, `**` at the end is the rest. `/b/**` also matches `/b`.")
         .required(
             &PATTERN,
             r#""POST /payments/*""#,
-            "says which requests it is about; write it like \"POST /payments/*\"",
+            "is missing; write it like match = \"POST /payments/*\"",
         );
     let uri = section
-        .setting("upstream", "Where these requests go, instead of `upstream`.")
+        .setting("upstream", "The service for these requests, instead of the top-level `upstream`.")
         .optional(&SERVICE, r#""http://127.0.0.1:3001""#);
     let protocol = section
-        .setting("upstream_protocol", "Which HTTP is spoken there, instead of `upstream_protocol`.")
+        .setting(
+            "upstream_protocol",
+            "The HTTP version for this service, instead of the top-level `upstream_protocol`.",
+        )
         .optional(&PROTOCOL, r#""http2""#);
     let probe = probe(section);
     Route {
@@ -199,20 +328,20 @@ fn route(section: &Section<'_>, upstream: &Upstream, draft: &Draft) -> Route {
             uri: uri.unwrap_or_else(|| upstream.uri.clone()),
             protocol: protocol.unwrap_or(upstream.protocol),
         },
-        policy: policy::laid_over(draft.clone(), &section.as_policy()).finish(),
+        policy: policy::laid_over(draft.clone(), &section.as_policy(), dialects).finish(),
         probe,
     }
 }
 
 fn probe(section: &Section<'_>) -> Option<Probe> {
     let uri = section
-        .setting("probe", "Where to ask whether work happened whose outcome is unknown: `GET` with `scope`, `key`, `token`, `attempt` and `route` in the query. See [writing a probe](guide.md#writing-a-probe).")
+        .setting("probe", "The URL that says whether work with an unknown outcome happened: `GET` with `scope`, `key`, `token`, `attempt` and `route` in the query. See [writing a probe](guide.md#writing-a-probe).")
         .optional(&URL, r#""http://127.0.0.1:3001/probe""#);
     let headers = section
-        .setting("probe_headers", "Headers of these questions; a value may be a secret, `env:NAME` or `file:PATH`. They are never shown.")
+        .setting("probe_headers", "Headers for requests to the probe. A value may be a secret, `env:NAME` or `file:PATH`. Values are never shown.")
         .optional(&Kind("table of headers", probe_headers), r#"{ authorization = "env:PROBE_AUTH" }"#);
     if section.has("probe_headers") && !section.has("probe") {
-        section.warn("probe_headers", None, "has no effect, since nobody is asked; set probe");
+        section.warn("probe_headers", None, "has no effect without a probe; set probe");
     }
     Some(Probe { uri: uri?, headers: headers.unwrap_or_default() })
 }
@@ -236,69 +365,93 @@ fn probe_headers(node: &Node, environment: &Environment<'_>) -> Read<Vec<(Header
     let read = |name: &str, node: &Node| {
         let told = |remedy: String| vec![Wrong { value: None, remedy: format!("{name} {remedy}") }];
         let header = name.parse::<HeaderName>();
-        let header =
-            header.map_err(|_| told("is no name of a header; write it like authorization".into()))?;
+        let header = header.map_err(|_| told("is not a header name; write it like authorization".into()))?;
         if NOT_OF_A_PROBE.contains(&header.as_str()) {
-            return Err(told("is a header that every question has from us; take it out".into()));
+            return Err(told("is set by the gateway on every request to a probe; remove it".into()));
         }
         let secret = secret::or_text(node, environment)
             .map_err(|wrongs| wrongs.into_iter().flat_map(|wrong| told(wrong.remedy)).collect::<Vec<_>>())?;
         match http::HeaderValue::from_bytes(&secret.bytes) {
             Ok(_) => Ok((header, secret)),
-            Err(_) => Err(told("has a value that no header can have; put it on one line".into())),
+            Err(_) => Err(told("has a value that is not allowed in a header; put it on one line".into())),
         }
     };
     let headers = value::members(node, r#"{ authorization = "env:PROBE_AUTH" }"#, read)?;
     Ok(headers.into_iter().map(|(_, header)| header).collect())
 }
 
-const EVERY: Kind<Duration> = Kind("span", above_zero);
+const EVERY: Kind<Duration> = Kind("duration", above_zero);
 
 /// How often what goes on behind the requests comes round.
 pub(in crate::config) fn background(top: &Section<'_>) -> Background {
     let section = &top.inner("background");
-    let background = Background {
+    Background {
         sweep_every: section
-            .setting("sweep_every", "How often lapsed leases are looked for.")
+            .setting("sweep_every", "How often the sweeper looks for lapsed leases.")
             .with_default(&EVERY, r#""5s""#),
         reap_every: section
-            .setting("reap_every", "How often expired records are deleted.")
+            .setting("reap_every", "How often the reaper deletes expired records.")
             .with_default(&EVERY, r#""30s""#),
         reap_batch: section
-            .setting("reap_batch", "How many are deleted at once.")
+            .setting("reap_batch", "How many records the reaper deletes in one batch.")
             .with_default(&Kind("number", batch), "200"),
         audit_retention: top
             .setting(
                 "audit_retention",
-                "How long entries of the audit log are kept. At least `1d`. Nothing else deletes them.",
+                "How long entries of the audit log are kept. At least `1d`. They are deleted by age only.",
             )
-            .with_default(&Kind("span", at_least_a_day), r#""400d""#),
-    };
-    let unused = |name, meaning| section.setting(name, meaning).unused(USES_NOTHING);
-    unused("accepted_at_once", "How much accepted work runs at once.").with_default(&COUNT, "64");
-    background
+            .with_default(&Kind("duration", at_least_a_day), r#""400d""#),
+        delivered_retention: section
+            .setting("delivered_retention", "How long delivered messages are kept, with the receiver's id. Until then a message with the same key is a duplicate. Undelivered messages are never deleted by age.")
+            .with_default(&EVERY, r#""7d""#),
+        accepted: accepted::Terms {
+            at_once: section
+                .setting("accepted_at_once", "How many accepted requests a node runs at once. While other scopes wait, no scope has more than half of them.")
+                .with_default(&Kind("number", accepted_at_once), "64"),
+            pending_max: top
+                .setting("pending_max", "How many accepted requests may wait, for all scopes together. Above it: 429.")
+                .with_default(&Kind("number", pending_max), "10000"),
+            pause_max: accepted::Terms::default().pause_max,
+        },
+    }
+}
+
+fn accepted_at_once(node: &Node, _: &Environment<'_>) -> Read<usize> {
+    let count = value::count(node)?;
+    match usize::try_from(count) {
+        Ok(at_once @ 1..=10_000) => Ok(at_once),
+        _ => wrong(count, "is not from 1 to 10000; 64 is usual"),
+    }
+}
+
+fn pending_max(node: &Node, _: &Environment<'_>) -> Read<usize> {
+    let count = value::count(node)?;
+    match usize::try_from(count) {
+        Ok(pending @ 1..=1_000_000) => Ok(pending),
+        _ => wrong(count, "is not from 1 to 1000000; 10000 is usual"),
+    }
 }
 
 fn probing(section: &Section<'_>) -> Probing {
     Probing {
         first: section
-            .setting("reconcile_first", "How long after a record became unknown its probe is asked first.")
+            .setting("reconcile_first", "How long after a record became unknown its probe is first called.")
             .with_default(&EVERY, r#""1s""#),
         max: section
-            .setting("reconcile_max", "The longest pause between two questions. Each pause is twice the one before, up to a fifth shorter or longer at random.")
+            .setting("reconcile_max", "The longest pause between two calls of a probe, and between two attempts of accepted work. Each pause is twice the one before, plus or minus up to a fifth at random.")
             .with_default(&EVERY, r#""5m""#),
         tries_max: section
-            .setting("reconcile_tries_max", "After how many answers that say unknown a record is flagged as a dead letter; and after as many of the longest pauses, also where no answer came.")
+            .setting("reconcile_tries_max", "After how many answers of \"unknown\" a record is flagged as a dead letter. Without answers it is flagged after as many of the longest pauses.")
             .with_default(&Kind("number", tries), "20"),
         at_once: section
-            .setting("probes_at_once", "How many questions a node asks at once; 4 of them to one host.")
+            .setting("probes_at_once", "How many probes a node calls at once; at most 4 of them on one host.")
             .with_default(&Kind("number", at_once), "16"),
     }
 }
 
 fn above_zero(node: &Node, _: &Environment<'_>) -> Read<Duration> {
     let span = value::span(node)?;
-    if span.is_zero() { wrong(&node.value, "would never rest; set at least 1s") } else { Ok(span) }
+    if span.is_zero() { wrong(&node.value, "would run without a pause; set at least 1s") } else { Ok(span) }
 }
 
 fn at_least_a_day(node: &Node, _: &Environment<'_>) -> Read<Duration> {
@@ -347,13 +500,13 @@ fn tls(section: &Section<'_>) -> Option<Tls> {
         }
     }
     let cert = section
-        .setting("cert", "The certificate and those between it and a root, in PEM.")
+        .setting("cert", "The server's certificate and its intermediate certificates, in PEM.")
         .optional(&CERTIFICATE, r#""/etc/onlyonce/cert.pem""#);
     let key = section
-        .setting("key", "Its private key, in PEM.")
+        .setting("key", "The certificate's private key, in PEM.")
         .optional(&PRIVATE_KEY, r#""/etc/onlyonce/key.pem""#);
     let client_ca = section
-        .setting("client_ca", r#"Who issues clients' certificates, in PEM. With it a client may show one, for `scope = ["certificate"]`."#)
+        .setting("client_ca", r#"The CA of clients' certificates, in PEM. With it a client may present a certificate, for `scope = ["certificate"]`."#)
         .optional(&CERTIFICATE, r#""/etc/onlyonce/client-ca.pem""#);
     Some(Tls { cert: cert?, key: key?, client_ca })
 }
@@ -363,14 +516,14 @@ const ALGORITHM: [(&str, Algorithm); 3] =
 
 fn jwt(section: &Section<'_>) -> Option<Jwt> {
     let keys = section
-        .setting("keys", "What tokens are signed with, tried in order: HS256 secrets as text, RS256 and ES256 public keys in PEM.")
+        .setting("keys", "The keys that verify tokens, tried in order: HS256 secrets as text, RS256 and ES256 public keys in PEM.")
         .optional(&SECRETS, r#"["file:/etc/onlyonce/jwt.pem"]"#);
     if !section.is_empty() && (!section.has("keys") || keys.as_ref().is_some_and(Vec::is_empty)) {
         section.fault("keys", None, "has no key to verify tokens with; write keys = [\"file:PATH\"]");
     }
     let keys = keys.unwrap_or_default();
     let algorithms = section
-        .setting("algorithms", "The algorithms that are accepted; those that the keys are for, where this is not set. A secret in text verifies HS256 only, a key in PEM never does.")
+        .setting("algorithms", "The algorithms that are accepted; if not set, those of the keys. A secret in text verifies HS256 only, a key in PEM never does.")
         .optional(
             &List("`HS256`, `RS256`, `ES256`", r#"["RS256"]"#, |node| value::word(node, &ALGORITHM)),
             r#"["RS256"]"#,
@@ -379,25 +532,27 @@ fn jwt(section: &Section<'_>) -> Option<Jwt> {
         algorithms: algorithms.unwrap_or_else(|| caller::algorithms(&keys)),
         keys,
         issuer: section
-            .setting("issuer", "What `iss` must be; any, where this is not set.")
+            .setting("issuer", "The required `iss`; if not set, any.")
             .optional(&TEXT, r#""https://login.example.com""#),
         audience: section
-            .setting("audience", "What `aud` must contain; any, where this is not set.")
+            .setting("audience", "What `aud` must contain; if not set, anything.")
             .optional(&TEXT, r#""payments""#),
     };
     (!section.is_empty()).then_some(jwt)
 }
 
-fn admin_tokens(top: &Section<'_>) -> Vec<AdminToken> {
+/// Who may use the admin port from other machines.
+pub(in crate::config) fn admin_tokens(top: &Section<'_>) -> Vec<AdminToken> {
     let mut tokens: Vec<AdminToken> = Vec::new();
     for section in top.tables("admin_token") {
         let Some(token) = admin_token(&section) else { continue };
         if let Some(other) = tokens.iter().find(|other| other.name == token.name) {
-            let remedy = format!("is the name of the token {} too; give each its own", other.token.source);
+            let remedy =
+                format!("is also the name of token {}; use a different name for each", other.token.source);
             section.fault("name", token.name.clone(), remedy);
         }
         if tokens.iter().any(|other| other.token.bytes == token.token.bytes) {
-            let remedy = "is the same secret as another's: nobody could tell who came; make one for each";
+            let remedy = "is the same secret as another token's; use a different secret for each";
             section.fault("token", token.token.source.clone(), remedy);
         }
         tokens.push(token);
@@ -412,23 +567,24 @@ fn admin_token(section: &Section<'_>) -> Option<AdminToken> {
         "is missing; write token = \"env:NAME\" or \"file:PATH\"",
     );
     let role = section
-        .setting("role", "`read`: look. `operate`: look and change.")
+        .setting("role", "`read`: may read, except stored answers and payloads. `operate`: may read everything and make changes.")
         .with_default(&Words(&[("read", Role::Read), ("operate", Role::Operate)]), r#""read""#);
-    let name =
-        section.setting("name", "Whose it is, for logs and the audit.").optional(&TEXT, r#""on-call""#);
+    let name = section
+        .setting("name", "The owner's name, for logs and the audit log.")
+        .optional(&TEXT, r#""on-call""#);
     Some(AdminToken { name: name.unwrap_or_else(|| section.path.clone()), token: token?, role })
 }
 
-fn log(section: &Section<'_>) -> Log {
+pub(in crate::config) fn log(section: &Section<'_>) -> Log {
     Log {
         filter: section
             .setting("filter", "A level, or levels by module: `info,onlyonce=debug`.")
             .with_default(&Kind("directives", filter), r#""info""#),
         format: section
-            .setting("format", "For people, or a JSON object a line.")
+            .setting("format", "`text`: for people. `json`: one JSON object per line.")
             .with_default(&Words(&[("text", LogFormat::Text), ("json", LogFormat::Json)]), r#""text""#),
         decisions: section
-            .setting("decisions", "Whether every keyed request leaves a line at `info`: what was decided, the route, the key's digest, the attempt, the status, the time added.")
+            .setting("decisions", "Whether every keyed request is logged at `info`: the decision, the route, the key's digest, the attempt, the status, the added latency. Lines are written together, up to 20 ms late; `false` saves about a tenth of the CPU time of a replay.")
             .with_default(&FLAG, "true"),
     }
 }
@@ -437,36 +593,96 @@ fn filter(node: &Node, _: &Environment<'_>) -> Read<String> {
     let text = value::text(node)?;
     match text.parse::<Targets>() {
         Ok(_) => Ok(text),
-        Err(_) => wrong(text, "is no filter; write a level, or levels by module, like info,onlyonce=debug"),
+        Err(_) => {
+            wrong(text, "is not a log filter; write a level, or levels by module, like info,onlyonce=debug")
+        }
     }
 }
 
-fn limits(section: &Section<'_>) {
-    let refused = |name, meaning| section.setting(name, meaning).refused();
-    refused("keys_per_second", "New keys a second, of one scope.").optional(&COUNT, "100");
-    refused("keys_per_second_total", "New keys a second, of all scopes.").optional(&COUNT, "1000");
-    refused("keys_alive", "Records that are kept, of one scope.").optional(&COUNT, "100");
-    refused("keys_alive_total", "Records that are kept, of all scopes.").optional(&COUNT, "1000");
-    refused("lookups_per_second", "Requests a second with keys that exist, of one scope.")
-        .optional(&COUNT, "100");
-    refused("lookups_per_second_total", "Requests a second with keys that exist, of all scopes.")
-        .optional(&COUNT, "1000");
-    refused("in_flight", "Keyed requests under way, of one scope.").optional(&COUNT, "100");
-    refused("in_flight_total", "Keyed requests under way, of all scopes.").optional(&COUNT, "1000");
+fn telemetry(section: &Section<'_>) -> Telemetry {
+    let telemetry = Telemetry {
+        otlp: section
+            .setting("otlp", "The URL of a collector for traces and metrics, by OTLP over HTTP. `/v1/traces` and `/v1/metrics` are appended. Without it nothing is traced.")
+            .optional(&SERVICE, r#""http://127.0.0.1:4318""#),
+        service_name: section
+            .setting("service_name", "The name of this service at the collector.")
+            .with_default(&TEXT, r#""onlyonce""#),
+        sample: section
+            .setting("sample", "The share of traces beginning here that is recorded, from 0 to 1. A request with a `traceparent` is recorded if its flags say so.")
+            .with_default(&Kind("number", value::part), "1.0"),
+    };
+    for name in ["service_name", "sample"] {
+        if section.has(name) && !section.has("otlp") {
+            section.warn(name, None, "has no effect without a collector; set telemetry.otlp");
+        }
+    }
+    telemetry
 }
 
-fn encryption(section: &Section<'_>) {
-    section
-        .setting("keys", "Base64 of 32 bytes each. The first encrypts, all decrypt.")
-        .refused()
-        .optional(&SECRETS, r#"["env:ENCRYPTION_KEY"]"#);
+/// How much callers may ask for.
+pub(in crate::config) fn limits(section: &Section<'_>) -> Limits {
+    let limit = |name, meaning, example| section.setting(name, meaning).optional(&COUNT, example);
+    Limits {
+        keys_per_second: limit("keys_per_second", "New keys per second, of one scope.", "50"),
+        keys_per_second_total: limit("keys_per_second_total", "New keys per second, of all scopes.", "500"),
+        lookups_per_second: limit(
+            "lookups_per_second",
+            "Requests with keys that exist, and status requests for a key, per second, of one scope.",
+            "100",
+        ),
+        lookups_per_second_total: limit("lookups_per_second_total", "The same, of all scopes.", "1000"),
+        keys_alive: limit(
+            "keys_alive",
+            "Records that are kept and have not expired, of one scope. The store counts them at most once a second, with an index that is created for it.",
+            "100000",
+        ),
+        keys_alive_total: limit("keys_alive_total", "The same, of all scopes.", "1000000"),
+        in_flight: limit("in_flight", "Running attempts, of one scope.", "64"),
+        in_flight_total: limit("in_flight_total", "Running attempts, of all scopes.", "1024"),
+        nodes: section
+            .setting("nodes", "How many gateways share the rates and `in_flight`; each allows its part. `keys_alive` is counted for all of them together.")
+            .with_default(&COUNT, "1"),
+    }
 }
 
-fn destination(section: &Section<'_>) {
-    let unused = |name, meaning| section.setting(name, meaning).unused(USES_NOTHING);
-    unused("url", "Where its messages are sent.").optional(&URL, r#""https://example.com/hook""#);
-    unused("secrets", "What its messages are signed with; the first signs.")
-        .optional(&SECRETS, r#"["env:DESTINATION_SECRET"]"#);
-    unused("timeout", "How long a delivery may take.").optional(&SPAN, r#""10s""#);
-    unused("attempts_max", "After how many deliveries a message is a dead letter.").optional(&COUNT, "10");
+/// The keys that stored answers, requests, results and payloads are encrypted with.
+pub(in crate::config) fn encryption(section: &Section<'_>) -> Option<Keyring> {
+    let mut keys = section
+        .setting("keys", "The encryption keys, each 32 bytes in base64. The first encrypts, all decrypt: see [encryption at rest](guide.md#encryption-at-rest).")
+        .optional(&SECRETS, r#"["env:ENCRYPTION_KEY"]"#)?;
+    let mut decoded = Vec::new();
+    for key in &keys {
+        match encryption_key(key) {
+            Some(bytes) => decoded.push(bytes),
+            None => section.fault("keys", key.source.clone(), NO_KEY),
+        }
+    }
+    keys.iter_mut().for_each(|key| key.bytes.zeroize());
+    if decoded.len() < keys.len() {
+        return None;
+    }
+    match Keyring::new(decoded.iter().map(|key| **key)) {
+        Ok(keyring) => Some(keyring),
+        Err(BadKeys::Empty) => {
+            section.fault(
+                "keys",
+                None,
+                "has no key; write keys = [\"env:NAME\"], or remove the setting to store without encryption",
+            );
+            None
+        }
+        Err(BadKeys::Equal(one, other)) => {
+            let remedy = format!("is the same key as {}; remove one of them", keys[one].source);
+            section.fault("keys", keys[other].source.clone(), remedy);
+            None
+        }
+    }
+}
+
+const NO_KEY: &str = "is not base64 of 32 bytes; make a key with `openssl rand -base64 32`";
+
+/// The bytes are overwritten once the keyring has them.
+fn encryption_key(key: &Secret) -> Option<Zeroizing<[u8; 32]>> {
+    let decoded = Zeroizing::new(BASE64_STANDARD.decode(&key.bytes).ok()?);
+    <[u8; 32]>::try_from(&decoded[..]).ok().map(Zeroizing::new)
 }

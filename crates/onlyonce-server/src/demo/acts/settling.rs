@@ -34,7 +34,7 @@ pub(super) async fn by_probe(stage: &mut Stage) -> Result<Act> {
 }
 
 pub(super) async fn by_webhook(stage: &mut Stage) -> Result<Act> {
-    let mut act = Act::new("webhook", "The bank tells by a signed webhook what became of a lost payment");
+    let mut act = Act::new("webhook", "The bank reports a lost payment by a signed webhook");
     let paid = order("told-1", Card::Crashing);
     lose(stage, &mut act, &paid).await?;
     let charge = charge(stage, &paid)?;
@@ -51,13 +51,16 @@ pub(super) async fn by_webhook(stage: &mut Stage) -> Result<Act> {
     let told = told.to_string();
     let mut bank = Client::connect(stage.admin()?).await?;
     let forged = post(&mut bank, &told, "a-secret-of-somebody-else").await?;
-    act.promise("one that somebody else signed is refused: 401, and nothing changes", forged.status == 401);
+    act.promise(
+        "a webhook with another signature is refused: 401, and nothing changes",
+        forged.status == 401,
+    );
     let heard = post(&mut bank, &told, &stage.secret).await?;
-    act.promise("the bank's own is taken: the record is completed by it", {
+    act.promise("the bank's own is accepted and completes the record", {
         heard.status == 200 && body(&heard).is_some_and(|body| body["result"] == "applied")
     });
     let retried = stage.client().await?.pay(&paid).await?;
-    act.promise("the retry gets what the bank told: 201, a replay", {
+    act.promise("the retry gets what the bank reported: 201, a replay", {
         retried.status == 201 && retried.is_replay() && body(&retried) == Some(receipt(&charge))
     });
     Ok(stage.counted(act, &paid, 2, 1))
@@ -84,7 +87,10 @@ pub(super) async fn by_person(stage: &mut Stage) -> Result<Act> {
         retried.status == 201 && retried.is_replay() && body(&retried) == Some(receipt(&charge))
     });
     let log = onlyonce(&["log", "--json", "--admin", &admin]).await?;
-    act.promise("onlyonce log", log["items"][0]["reason"] == "charged, says the ledger");
+    act.promise(
+        "onlyonce log shows the decision and its reason",
+        log["items"][0]["reason"] == "charged, says the ledger",
+    );
     Ok(stage.counted(act, &paid, 2, 1))
 }
 

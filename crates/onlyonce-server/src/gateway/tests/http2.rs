@@ -21,6 +21,7 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
+const END_HEADERS: u8 = 4;
 const REFUSED_STREAM: u32 = 7;
 const INTERNAL_ERROR: u32 = 2;
 
@@ -155,6 +156,13 @@ async fn a_connection_closed_under_a_stream_is_doubt() {
 #[tokio::test]
 async fn frames_that_are_none_are_doubt() {
     is_unknown(&Frames::start(|_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), true).await).await;
+}
+
+/// L06, U03: a flood of interim answers (`:status: 100`) is none.
+#[tokio::test]
+async fn a_flood_of_interim_heads_is_doubt() {
+    let flood = |stream| frame(HEADERS, END_HEADERS, stream, b"\x08\x03100").repeat(3000);
+    is_unknown(&Frames::start(flood, false).await).await;
 }
 
 /// A client with HTTP/2 by prior knowledge.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use onlyonce::Policy;
+use onlyonce::{Effects, Policy};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -283,4 +283,97 @@ async fn a_connection_is_kept_for_the_next_request() {
         assert_eq!(world.post(&format!("k-{number}")).await.text(), "1");
         assert_eq!(world.send(unkeyed()).await.text(), "1");
     }
+}
+
+/// G01, U02: a service that has just failed may close its connection a moment later; the next request has another.
+#[tokio::test]
+async fn a_connection_that_has_just_answered_5xx_is_not_used_again() {
+    let service = Service::start(|mut connection| async move {
+        while connection.request().await.is_some() {
+            let status = if connection.number % 2 == 1 { "500 Oh No" } else { "200 OK" };
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 1\r\n\r\n{}", connection.number);
+            connection.wire.write(answer).await;
+        }
+    })
+    .await;
+    let world = World::with_one_worker(config(service.address)).await;
+    let failed = world.post("k").await;
+    assert_eq!((failed.status(), failed.text().as_str()), (500, "1"));
+    for number in 0..3 {
+        let retried = world.post(&format!("k-{number}")).await;
+        assert_eq!(
+            (retried.status(), retried.text().as_str()),
+            (200, "2"),
+            "a new one, and that one is kept"
+        );
+    }
+    let retried = world.post("k").await;
+    assert_eq!((retried.status(), retried.text().as_str()), (200, "2"), "the retry itself");
+}
+
+/// How many crashes `no_immediate_retry_after_a_crash_is_left_unknown` goes through, if not a few hundred.
+const CRASHES: &str = "ONLYONCE_CRASHES";
+
+/// G01, U02: a handler crashes: the service answers 500 and closes the connection a moment later. A retry that comes at
+/// once runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_immediate_retry_after_a_crash_is_left_unknown() {
+    let service = Service::start(|mut connection| async move {
+        while let Some(request) = connection.request().await {
+            if request.header("onlyonce-attempt") == Some("1") {
+                connection.wire.write(CRASHED).await;
+                // Closed at once, or up to 0.2 ms later: the retry comes before it, with it, or after it.
+                tokio::time::sleep(Duration::from_micros(connection.number as u64 % 10 * 20)).await;
+                return;
+            }
+            connection.wire.write(CREATED).await;
+        }
+    })
+    .await;
+    let world = World::before(&service).await;
+    let crashes = std::env::var(CRASHES).map_or(300, |crashes| crashes.parse().expect("a number"));
+    let mut unknown = 0;
+    for number in 0..crashes {
+        let key = format!("k-{number}");
+        assert_eq!(world.post(&key).await.status(), 500);
+        match world.post(&key).await.status() {
+            201 => {}
+            502 => unknown += 1,
+            other => panic!("{other}"),
+        }
+    }
+    eprintln!("{unknown} of {crashes} immediate retries after a crash were left unknown");
+    assert_eq!(unknown, 0);
+}
+
+const CRASHED: &str = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n";
+
+/// G02: what is promised of sending a request again holds for it.
+#[tokio::test]
+async fn an_answer_that_never_came_promises_only_what_holds() {
+    let service = Service::start(|mut connection| async move {
+        connection.request().await;
+    })
+    .await;
+    for (effects, keyed) in [
+        (Effects::Opaque, "it is not run again before its outcome is known."),
+        (Effects::Keyed, "Send it again with the same key.\""),
+    ] {
+        let mut config = config(service.address);
+        config.default.policy.effects = effects;
+        let world = World::with_one_worker(config).await;
+        let told = world.post("k").await;
+        assert!(told.status() == 502 && told.text().contains(keyed), "{}", told.text());
+        let told = world.send(unkeyed()).await;
+        assert!(told.status() == 502 && told.text().contains("again may run it twice"), "{}", told.text());
+        let told = world.send("GET /orders HTTP/1.1\r\nhost: shop.example\r\n\r\n").await;
+        assert!(told.status() == 502 && told.text().contains("It may be sent again."), "{}", told.text());
+    }
+    let world = World::with_one_worker(config(Service::nowhere().await)).await;
+    let told = world.send(unkeyed()).await;
+    assert!(
+        told.status() == 502 && told.text().contains("was not sent. It may be sent again."),
+        "{}",
+        told.text()
+    );
 }

@@ -1,5 +1,6 @@
 //! The gateway over real sockets, in front of scripted services.
 
+mod attacks;
 mod http2;
 mod losses;
 mod passing;

@@ -14,7 +14,7 @@ use super::world::{CREATED, SOON, World, config, post, route, unkeyed, upstream}
 use crate::gateway::{Gateway, Place};
 
 /// A service that answers when the test allows it.
-async fn held() -> (Service, Arc<Semaphore>) {
+pub(super) async fn held() -> (Service, Arc<Semaphore>) {
     let gate = Arc::new(Semaphore::new(0));
     let gates = gate.clone();
     let service = Service::start(move |mut connection: Connection| {
@@ -114,6 +114,27 @@ async fn a_reload_holds_from_the_next_request_on_and_drops_none() {
     // What was stored before still is.
     assert_eq!(world.post("k-1").await.header("idempotent-replayed"), Some("true"));
     assert_eq!((before.count(), after.count()), (1, 2));
+}
+
+/// L02, G04: limits hold from the next request on, and what was used before counts.
+#[tokio::test]
+async fn a_reload_keeps_what_callers_have_used() {
+    let service = Service::answering(CREATED).await;
+    let world = World::before(&service).await;
+    // One new key an hour.
+    let limited = |keys_per_second| {
+        let mut next = config(service.address);
+        next.limits = onlyonce::Limits { keys_per_second, nodes: 3600, ..onlyonce::Limits::default() };
+        next
+    };
+    assert_eq!(world.post("k-0").await.status(), 201);
+    world.gateway.reload(limited(Some(1))).unwrap();
+    assert_eq!(world.post("k-1").await.status(), 201);
+    assert_eq!(world.post("k-2").await.code(), "idempotency_limit_reached");
+    world.gateway.reload(limited(Some(2))).unwrap();
+    assert_eq!(world.post("k-3").await.code(), "idempotency_limit_reached");
+    world.gateway.reload(limited(None)).unwrap();
+    assert_eq!(world.post("k-4").await.status(), 201);
 }
 
 /// G04

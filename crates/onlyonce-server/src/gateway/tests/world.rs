@@ -35,9 +35,14 @@ pub(super) fn config(address: SocketAddr) -> Config {
         admin: "127.0.0.1:0".parse().unwrap(),
         store: Url::Memory,
         expired: Expired::Delete,
+        encryption: None,
+        cache: None,
         service: "".into(),
         stop_after: Duration::from_secs(5),
         trusted_from: Vec::new(),
+        listener: Default::default(),
+        path_case: Default::default(),
+        ambiguous_paths: Default::default(),
         tls: None,
         upstream_ca: None,
         jwt: None,
@@ -52,8 +57,12 @@ pub(super) fn config(address: SocketAddr) -> Config {
         background: Background::default(),
         probing: Probing::default(),
         webhooks: Vec::new(),
+        destinations: Vec::new(),
+        relay_every: Duration::from_secs(1),
+        limits: onlyonce::Limits::default(),
         admin_tokens: Vec::new(),
         log: Log { filter: "info".into(), format: LogFormat::Text, decisions: true },
+        telemetry: Default::default(),
     }
 }
 

@@ -133,10 +133,10 @@ fn what_cannot_be_used_is_malformed() {
         other => panic!("{body}: {other:?}"),
     };
     for (body, expected) in [
-        (json!([]), "no JSON object"),
+        (json!([]), "not a JSON object"),
         (json!({}), "neither a token nor"),
         (json!({ "verdict": "happened", "token": null }), "neither a token nor"),
-        (json!({ "verdict": "happened", "token": 7 }), "\"/token\" leads to is no text"),
+        (json!({ "verdict": "happened", "token": 7 }), "\"/token\" is not a string"),
         (json!({ "verdict": "happened", "token": "" }), "not a handle"),
         (json!({ "verdict": "happened", "token": "abc" }), "not a handle"),
         (json!({ "verdict": "happened", "token": format!("{HANDLE}0") }), "not a handle"),
@@ -144,12 +144,12 @@ fn what_cannot_be_used_is_malformed() {
         (json!({ "verdict": "happened", "scope": "+f".repeat(32), "key": "k-1" }), "not 64 hex digits"),
         (json!({ "verdict": "happened", "scope": "é".repeat(32), "key": "k-1" }), "not 64 hex digits"),
         (json!({ "token": HANDLE }), "no verdict"),
-        (json!({ "token": HANDLE, "verdict": {} }), "\"/verdict\" leads to is no text"),
-        (json!({ "token": HANDLE, "verdict": "happened", "id": [] }), "\"/id\" leads to is no text"),
+        (json!({ "token": HANDLE, "verdict": {} }), "\"/verdict\" is not a string"),
+        (json!({ "token": HANDLE, "verdict": "happened", "id": [] }), "\"/id\" is not a string"),
         (json!({ "token": HANDLE, "verdict": "did-not-happen", "final": "yes" }), "final_pointer"),
         (
             json!({ "token": HANDLE, "verdict": "happened", "response": { "status": 1 } }),
-            "response.status is no final",
+            "response.status is not a final",
         ),
     ] {
         malformed("", &body, expected);
@@ -157,7 +157,7 @@ fn what_cannot_be_used_is_malformed() {
     let timed = "time_pointer = '/when'";
     let body = |when: Value| json!({ "verdict": "happened", "scope": SCOPE, "key": "k-1", "when": when });
     for when in [json!("soon"), json!(1.5), json!([]), json!(i64::MAX)] {
-        malformed(timed, &body(when), "time_pointer leads to");
+        malformed(timed, &body(when), "value at time_pointer");
     }
     malformed(timed, &body(Value::Null), "no time at time_pointer");
     let by_token = json!({ "verdict": "happened", "token": HANDLE });

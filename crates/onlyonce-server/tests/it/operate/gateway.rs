@@ -6,7 +6,17 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use super::world::{Ended, OPERATOR, READER, TOKENS, World};
+use crate::engines::{Engine, on_every_stored_engine};
 use crate::program::onlyonce;
+
+on_every_stored_engine! {
+    functions {
+        a_running_gateway_is_operated_by_commands,
+        a_store_answers_as_its_gateway_does,
+        a_token_that_may_not_is_an_error,
+        the_log_is_followed,
+    }
+}
 
 /// Runs a command with a token against the admin port.
 fn with_token(world: &World, token: &str, arguments: &[&str]) -> Ended {
@@ -21,12 +31,11 @@ fn with_token(world: &World, token: &str, arguments: &[&str]) -> Ended {
 }
 
 /// O09, U05, U09, L04: the whole way, by the admin port of a gateway that goes on serving.
-#[test]
-fn a_running_gateway_is_operated_by_commands() {
-    let mut world = World::begin(&[]);
+fn a_running_gateway_is_operated_by_commands(engine: Engine) {
+    let mut world = World::begin(engine, &[]);
     assert_eq!((world.post("ann", "/pay", "paid"), world.post("ann", "/lost", "lost-1")), (201, 502));
-    let lines = world.serving.says("it is unknown whether this request ran");
-    let (_, line) = lines.split_once("it is unknown whether this request ran").expect("it was said");
+    let lines = world.serving.says("it is unknown whether this request did its work");
+    let (_, line) = lines.split_once("it is unknown whether this request did its work").expect("it was said");
     let (_, digest) = line.split_once("record=").expect("it is in the line");
     let digest = digest.split_whitespace().next().expect("a word");
     let shown = world.on_admin(&["keys", "show", digest, "--json"]).json();
@@ -62,7 +71,7 @@ fn a_running_gateway_is_operated_by_commands() {
     let told = world.on_admin(&verdict);
     assert!(told.done().contains("retries get 202 with 4 bytes"), "{told:?}");
     assert!(told.done().contains("applied: unknown, now completed; audit entry "), "{told:?}");
-    assert_eq!(world.post("ann", "/lost", "lost-1"), 202, "the verdict is the client's answer");
+    assert_eq!(world.retry("ann", "/lost", "lost-1"), 202, "the verdict is the client's answer");
     assert_eq!(world.on_admin(&["keys", "show", &scope, "lost-1", "--response", "-"]).done(), "done");
     let forgotten =
         world.on_admin(&["keys", "forget", &scope[..8], "paid", "--reason", "again", "--json"]).json();
@@ -82,9 +91,8 @@ fn a_running_gateway_is_operated_by_commands() {
 }
 
 /// The admin API and a store itself answer in the same shapes.
-#[test]
-fn a_store_answers_as_its_gateway_does() {
-    let world = World::begin(&[]);
+fn a_store_answers_as_its_gateway_does(engine: Engine) {
+    let world = World::begin(engine, &[]);
     assert_eq!((world.post("ann", "/pay", "paid"), world.post("ann", "/lost", "lost-1")), (201, 502));
     let scope = world.scope("paid");
     for verb in [
@@ -127,9 +135,8 @@ fn a_store_answers_as_its_gateway_does() {
 }
 
 /// L04: who may not gets 2, and what was refused to a known token is in the log.
-#[test]
-fn a_token_that_may_not_is_an_error() {
-    let world = World::begin(&TOKENS);
+fn a_token_that_may_not_is_an_error(engine: Engine) {
+    let world = World::begin(engine, &TOKENS);
     assert_eq!(world.post("ann", "/pay", "paid"), 201);
     let scope = world.scope("paid");
     for (ended, code, status) in [
@@ -174,9 +181,8 @@ fn a_token_that_may_not_is_an_error() {
 }
 
 /// L04: what comes is shown when it comes, and once.
-#[test]
-fn the_log_is_followed() {
-    let world = World::begin(&[]);
+fn the_log_is_followed(engine: Engine) {
+    let world = World::begin(engine, &[]);
     for key in ["one", "two"] {
         assert_eq!(world.post("ann", "/pay", key), 201);
     }
@@ -205,7 +211,7 @@ fn the_log_is_followed() {
 
 #[test]
 fn a_gateway_without_tls_is_not_asked_with_it() {
-    let world = World::begin(&[]);
+    let world = World::begin(Engine::Sqlite, &[]);
     let url = world.admin().replace("http://", "https://");
     let ended = super::world::run(&["keys", "list", "--json", "--admin", &url]);
     assert_eq!((ended.code, &ended.error()["code"]), (2, &json!("gateway_unreachable")), "{ended:?}");

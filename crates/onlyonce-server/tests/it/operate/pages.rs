@@ -8,7 +8,7 @@ use super::world::run;
 use crate::documents::page;
 use crate::program::Folder;
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 19] = [
     "serve",
     "demo",
     "check",
@@ -18,6 +18,10 @@ const VERBS: [&str; 15] = [
     "log",
     "sweep",
     "reap",
+    "ledger",
+    "audit",
+    "conform",
+    "doctor",
     "store",
     "completions",
     "man",
@@ -42,7 +46,7 @@ fn completions_know_every_verb() {
 #[test]
 fn the_manual_has_a_page_for_every_verb() {
     let page = run(&["man"]);
-    for verb in VERBS.iter().take(12) {
+    for verb in VERBS.iter().take(16) {
         assert!(page.done().contains(&format!("onlyonce\\-{verb}")), "{verb}: {}", page.out);
     }
     let folder = Folder::new();
@@ -58,13 +62,16 @@ fn the_manual_has_a_page_for_every_verb() {
         "-keys-purge",
         "-log",
         "-sweep",
+        "-ledger",
+        "-audit",
+        "-doctor",
     ] {
         let name = format!("onlyonce{verb}.1");
         let page = pages.get(&name).unwrap_or_else(|| panic!("{name} in {:?}", pages.keys()));
         assert!(page.starts_with(b".ie"), "{name}");
     }
     let ended = run(&["man", "--dir", "/nowhere/at/all"]);
-    assert!(ended.code == 2 && ended.err.contains("name a folder"), "{ended:?}");
+    assert!(ended.code == 2 && ended.err.contains("use an existing folder"), "{ended:?}");
 }
 
 #[test]
@@ -81,13 +88,20 @@ fn help_has_examples_and_exit_codes() {
         (&["log"], &["--follow", "--since", "Examples:"]),
         (&["sweep"], &["--once", "--dry-run", "Examples:"]),
         (&["reap"], &["--once", "--dry-run", "Examples:"]),
+        (&["ledger"], &["--token-column", "--outcome", "--from", "Examples:", "Exits 0"]),
+        (&["audit"], &["--gateway", "--base", "--allow", "Examples:", "Exits 0"]),
+        (&["doctor"], &["--config", "--admin", "Examples:", "Exits 0"]),
     ] {
         let help = run(&[verb, &["--help"]].concat());
         for word in words {
             assert!(help.done().contains(word), "{verb:?} has no {word:?}: {}", help.out);
         }
     }
-    assert!(run(&["--help"]).done().contains("Exit codes: 0 done, 1 no, 2 error."));
+    assert!(
+        run(&["--help"])
+            .done()
+            .contains("Exit codes: 0 success; 1 not found, refused or check failed; 2 error.")
+    );
 }
 
 /// The flags in some text.
@@ -108,9 +122,17 @@ fn the_page_of_commands_has_every_verb_and_flag_of_operators() {
         &["keys", "verdict"],
         &["keys", "forget"],
         &["keys", "purge"],
+        &["outbox", "list"],
+        &["outbox", "redrive"],
+        &["outbox", "discard"],
         &["log"],
         &["sweep"],
         &["reap"],
+        &["relay"],
+        &["ledger"],
+        &["audit"],
+        &["conform"],
+        &["doctor"],
         &["completions"],
         &["man"],
     ] {
@@ -123,7 +145,16 @@ fn the_page_of_commands_has_every_verb_and_flag_of_operators() {
     let known: BTreeSet<_> = ["list", "show", "verdict", "forget", "purge"]
         .iter()
         .flat_map(|verb| flags(&run(&["keys", verb, "--help"]).out))
-        .chain(["log", "sweep", "reap", "man"].iter().flat_map(|verb| flags(&run(&[verb, "--help"]).out)))
+        .chain(
+            ["list", "redrive", "discard"]
+                .iter()
+                .flat_map(|verb| flags(&run(&["outbox", verb, "--help"]).out)),
+        )
+        .chain(
+            ["log", "sweep", "reap", "man", "migrate", "ledger", "audit", "conform", "doctor"]
+                .iter()
+                .flat_map(|verb| flags(&run(&[verb, "--help"]).out)),
+        )
         .collect();
     let unknown: Vec<_> = told.difference(&known).filter(|flag| *flag != "--version").collect();
     assert!(unknown.is_empty(), "no command has {unknown:?}");
@@ -138,15 +169,19 @@ fn the_runbook_has_a_heading_for_each_problem() {
         "Unknown outcomes pile up",
         "One record is unknown",
         "A dead letter",
+        "Messages are not delivered",
+        "A message is a dead letter",
         "A probe fails",
         "Webhooks are refused",
         "A contradiction",
         "A record is stuck running",
         "Attempts are superseded",
         "The store does not answer",
+        "Records cannot be decrypted",
         "Not ready",
         "A worker is silent",
         "A surge of replays",
+        "Requests are limited",
         "Keys are misused",
         "A customer's data must go",
     ];

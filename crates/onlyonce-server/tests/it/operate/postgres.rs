@@ -4,6 +4,7 @@ use onlyonce_testkit::engines::postgres::Server;
 use serde_json::Value;
 
 use super::world::{World, run};
+use crate::engines::Engine;
 use crate::program::Folder;
 
 fn schema_of(url: &str) -> &str {
@@ -14,7 +15,7 @@ fn schema_of(url: &str) -> &str {
 #[test]
 fn a_database_is_read_and_changed_beside_its_nodes() {
     let url = Server::shared().fresh_schema();
-    let world = World::on(Folder::new(), &url, &[]);
+    let world = World::on(Engine::Postgres, Folder::new(), &url, &[]);
     assert_eq!((world.post("ann", "/pay", "paid"), world.post("ann", "/lost", "lost-1")), (201, 502));
     let scope = world.scope("paid");
     let shown = world.on_store(&["keys", "show", &scope[..8], "lost-1", "--json"]).json();
@@ -59,7 +60,7 @@ fn a_schema_that_is_missing_or_older_is_told_and_left_alone() {
         let ended = run(&[verb, &["--store", &url, "--json"]].concat());
         assert_eq!(ended.code, 2, "{ended:?}");
         assert!(
-            ended.error()["detail"].as_str().is_some_and(|told| told.contains("has no records of Onlyonce")),
+            ended.error()["detail"].as_str().is_some_and(|told| told.contains("has no Onlyonce tables")),
             "{ended:?}"
         );
     }

@@ -1,8 +1,21 @@
-//! `--store sqlite:`: read as a guest, changed while nobody has it.
+//! `--store URL`: a file is read as a guest and changed while nobody has it, a database beside its nodes.
 
 use serde_json::{Value, json};
 
-use super::world::World;
+use super::world::{Rest, World};
+use crate::engines::{Engine, on_every_stored_engine};
+
+on_every_stored_engine! {
+    functions {
+        what_an_operator_says_is_what_retries_get,
+        a_record_is_found_by_what_the_log_shows_of_it,
+        what_the_rules_refuse_is_a_no,
+        a_retryable_record_takes_a_verdict_about_its_attempt,
+        a_listing_is_filtered_bounded_and_whole,
+        a_scope_is_purged_and_what_is_in_doubt_is_kept,
+        the_log_is_filtered_and_in_the_order_of_time,
+    }
+}
 
 fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_else(|| panic!("{name}: {value}"))
@@ -11,7 +24,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
 /// U05, U09: reading changes nothing, also while a gateway has the file; changing waits until nobody has it.
 #[test]
 fn a_file_that_a_gateway_has_is_read_and_not_changed() {
-    let world = World::begin(&[]);
+    let world = World::begin(Engine::Sqlite, &[]);
     assert_eq!((world.post("ann", "/pay", "paid"), world.post("ann", "/lost", "lost-1")), (201, 502));
     let listed = world.on_store(&["keys", "list", "--json"]).json();
     assert_eq!((listed["items"].as_array().map(Vec::len), &listed["next"]), (Some(2), &Value::Null));
@@ -21,7 +34,7 @@ fn a_file_that_a_gateway_has_is_read_and_not_changed() {
         (text(&shown, "state"), text(&shown, "key"), text(&shown, "scope")),
         ("unknown", "lost-1", &*scope)
     );
-    assert!(text(&shown, "why").starts_with("Nobody knows whether attempt 1 ran"), "{shown}");
+    assert!(text(&shown, "why").starts_with("It is unknown whether attempt 1 did the work"), "{shown}");
     let verdict = ["keys", "verdict", &scope, "lost-1", "happened", "--reason", "seen"];
     for change in [
         &verdict[..],
@@ -71,17 +84,11 @@ fn a_file_that_a_gateway_has_is_read_and_not_changed() {
 }
 
 /// U05, U06: a verdict becomes the clients' answer.
-#[test]
-fn what_an_operator_says_is_what_retries_get() {
-    let world = World::begin(&[]);
+fn what_an_operator_says_is_what_retries_get(engine: Engine) {
+    let world = World::begin(engine, &[]);
     assert_eq!(world.post("ann", "/lost", "lost-1"), 502);
     let scope = world.scope("lost-1");
-    let upstream = world.store.clone();
-    let folder = {
-        let World { folder, mut serving, .. } = world;
-        assert_eq!(serving.stop(), Some(0));
-        folder
-    };
+    let Rest { store: upstream, folder } = world.rest();
     let told = super::world::run(&[
         "keys",
         "verdict",
@@ -132,7 +139,7 @@ fn what_an_operator_says_is_what_retries_get() {
         super::world::run(&["log", "--action", "read_response", "--json", "--store", &upstream]).json();
     assert_eq!(looked["items"].as_array().map(Vec::len), Some(2), "{looked}");
 
-    let world = World::on(folder, &upstream, &[]);
+    let world = World::on(engine, folder, &upstream, &[]);
     let retry = world.serving.answer(
         "POST /lost HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer ann\r\nIdempotency-Key: lost-1\r\nContent-Length: 0\r\n\
          Connection: close\r\n\r\n",
@@ -143,12 +150,11 @@ fn what_an_operator_says_is_what_retries_get() {
 }
 
 /// O09: a log line leads to its record.
-#[test]
-fn a_record_is_found_by_what_the_log_shows_of_it() {
-    let mut world = World::begin(&[]);
+fn a_record_is_found_by_what_the_log_shows_of_it(engine: Engine) {
+    let mut world = World::begin(engine, &[]);
     assert_eq!((world.post("ann", "/pay", "paid"), world.post("ann", "/lost", "lost-1")), (201, 502));
-    let lines = world.serving.says("it is unknown whether this request ran");
-    let (_, line) = lines.split_once("it is unknown whether this request ran").expect("it was said");
+    let lines = world.serving.says("it is unknown whether this request did its work");
+    let (_, line) = lines.split_once("it is unknown whether this request did its work").expect("it was said");
     let (_, digest) = line.split_once("record=").expect("it is in the line");
     let digest = digest.split_whitespace().next().expect("a word");
     assert_eq!(digest.len(), 12, "{line}");
@@ -179,7 +185,7 @@ fn a_record_is_found_by_what_the_log_shows_of_it() {
 /// U05: the text for people, as a whole.
 #[test]
 fn people_see_what_happened_and_the_command_that_ends_it() {
-    let world = World::begin(&["--set", r#"policy.scope=["trusted:x-customer"]"#]);
+    let world = World::begin(Engine::Sqlite, &["--set", r#"policy.scope=["trusted:x-customer"]"#]);
     let send = |key: &str| {
         world.serving.answer(&format!(
             "POST /lost HTTP/1.1\r\nHost: shop\r\nX-Customer: Zo\u{eb}\u{202e}\r\nIdempotency-Key: {key}\r\nContent-Length: 0\r\n\
@@ -204,7 +210,7 @@ fn people_see_what_happened_and_the_command_that_ends_it() {
     let told = shown.done();
     assert!(told.starts_with("key it's $HOME\n  state       unknown, since "), "{told}");
     let [time_line, why, command] =
-        ["\nTime line\n", "\nNobody knows whether attempt 1 ran", "\nonlyonce keys verdict "]
+        ["\nTime line\n", "\nIt is unknown whether attempt 1 did the work", "\nonlyonce keys verdict "]
             .map(|part| told.find(part));
     assert!(time_line.is_some() && time_line < why && why < command, "{told}");
     let store = &world.store;
@@ -227,9 +233,8 @@ fn people_see_what_happened_and_the_command_that_ends_it() {
 }
 
 /// U06, U09: every refusal of the rules is a no, and in the audit log.
-#[test]
-fn what_the_rules_refuse_is_a_no() {
-    let world = World::begin(&[]);
+fn what_the_rules_refuse_is_a_no(engine: Engine) {
+    let world = World::begin(engine, &[]);
     assert_eq!((world.post("ann", "/pay", "paid"), world.post("ann", "/lost", "lost-1")), (201, 502));
     let scope = world.scope("paid");
     let rest = world.rest();
@@ -275,9 +280,8 @@ fn what_the_rules_refuse_is_a_no() {
 }
 
 /// U06: what a retryable record's last attempt did is said with its token.
-#[test]
-fn a_retryable_record_takes_a_verdict_about_its_attempt() {
-    let world = World::begin(&[]);
+fn a_retryable_record_takes_a_verdict_about_its_attempt(engine: Engine) {
+    let world = World::begin(engine, &[]);
     assert_eq!(world.post("ann", "/lost", "lost-1"), 502);
     let scope = world.scope("lost-1");
     let rest = world.rest();
@@ -296,9 +300,8 @@ fn a_retryable_record_takes_a_verdict_about_its_attempt() {
     assert_eq!(text(&run(&["happened", "--attempt", token]).json()["after"], "state"), "completed");
 }
 
-#[test]
-fn a_listing_is_filtered_bounded_and_whole() {
-    let world = World::begin(&[]);
+fn a_listing_is_filtered_bounded_and_whole(engine: Engine) {
+    let world = World::begin(engine, &[]);
     for number in 0..7 {
         assert_eq!(world.post("ann", "/pay", &format!("order-{number}")), 201);
     }
@@ -331,9 +334,8 @@ fn a_listing_is_filtered_bounded_and_whole() {
 }
 
 /// L04: a caller's data goes, and what is in doubt stays unless forced.
-#[test]
-fn a_scope_is_purged_and_what_is_in_doubt_is_kept() {
-    let world = World::begin(&[]);
+fn a_scope_is_purged_and_what_is_in_doubt_is_kept(engine: Engine) {
+    let world = World::begin(engine, &[]);
     for key in ["a-1", "a-2"] {
         assert_eq!(world.post("ann", "/pay", key), 201);
     }
@@ -373,9 +375,8 @@ fn a_scope_is_purged_and_what_is_in_doubt_is_kept() {
 }
 
 /// L04
-#[test]
-fn the_log_is_filtered_and_in_the_order_of_time() {
-    let world = World::begin(&[]);
+fn the_log_is_filtered_and_in_the_order_of_time(engine: Engine) {
+    let world = World::begin(engine, &[]);
     for key in ["one", "two"] {
         assert_eq!(world.post("ann", "/pay", key), 201);
     }

@@ -6,16 +6,27 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use super::world::{World, run};
+use crate::engines::{Engine, on_every_stored_engine};
 use crate::program::onlyonce;
 
+on_every_stored_engine! {
+    functions {
+        expired_records_are_counted_and_then_deleted,
+        without_once_it_goes_on_until_it_is_stopped,
+    }
+}
+
 /// A store with two expired records and one that is not.
-fn expired() -> super::world::Rest {
-    let world = World::begin(&[
-        "--set",
-        r#"route=[{match="POST /brief",retention="1s",downstream_retention="1s"}]"#,
-        "--set",
-        "background.reap_every=1h",
-    ]);
+fn expired(engine: Engine) -> super::world::Rest {
+    let world = World::begin(
+        engine,
+        &[
+            "--set",
+            r#"route=[{match="POST /brief",retention="1s",downstream_retention="1s"}]"#,
+            "--set",
+            "background.reap_every=1h",
+        ],
+    );
     for key in ["brief-1", "brief-2"] {
         assert_eq!(world.post("ann", "/brief", key), 201);
     }
@@ -29,9 +40,8 @@ fn expired() -> super::world::Rest {
 }
 
 /// M02
-#[test]
-fn expired_records_are_counted_and_then_deleted() {
-    let rest = expired();
+fn expired_records_are_counted_and_then_deleted(engine: Engine) {
+    let rest = expired(engine);
     assert_eq!(rest.run(&["reap", "--dry-run", "--json"]).json(), json!({ "done": 2 }));
     assert_eq!(rest.run(&["reap", "--dry-run"]).done(), "2 records would be deleted; nothing was changed\n");
     assert_eq!(rest.run(&["reap", "--once", "--json"]).json(), json!({ "done": 2 }));
@@ -40,9 +50,8 @@ fn expired_records_are_counted_and_then_deleted() {
 }
 
 /// M02: it goes on until it is stopped, and is done then.
-#[test]
-fn without_once_it_goes_on_until_it_is_stopped() {
-    let rest = expired();
+fn without_once_it_goes_on_until_it_is_stopped(engine: Engine) {
+    let rest = expired(engine);
     let mut child = onlyonce()
         .args(["reap", "--json", "--store", &rest.store])
         .stdout(Stdio::piped())
@@ -64,8 +73,8 @@ fn without_once_it_goes_on_until_it_is_stopped() {
 /// M01, U04: what a killed gateway left running is settled by whoever takes the file.
 #[test]
 fn a_sweep_settles_what_a_killed_gateway_left() {
-    let world = World::begin(&[]);
-    let World { folder: _folder, serving, store } = world;
+    let world = World::begin(Engine::Sqlite, &[]);
+    let World { folder: _folder, serving, store, .. } = world;
     let request = "POST /hang HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer ann\r\nIdempotency-Key: hung\r\nContent-Length: 0\r\n\r\n";
     let waiting = serving.send(request);
     let state = || run(&["keys", "list", "--json", "--store", &store]).json()["items"][0]["state"].clone();
@@ -88,7 +97,7 @@ fn a_sweep_settles_what_a_killed_gateway_left() {
 /// The store is found where serve would find it.
 #[test]
 fn the_store_comes_from_the_settings() {
-    let world = World::begin(&[]);
+    let world = World::begin(Engine::Sqlite, &[]);
     assert_eq!(world.post("ann", "/pay", "paid"), 201);
     let file = world.folder.path().join("a.toml");
     std::fs::write(&file, format!("store = \"{}\"\n[background]\nreap_batch = 0\n", world.store))

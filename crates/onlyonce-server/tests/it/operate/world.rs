@@ -6,6 +6,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
+use crate::engines::Engine;
 use crate::program::{Folder, onlyonce, text};
 use crate::serve::Serving;
 
@@ -26,6 +27,12 @@ impl Ended {
     /// What it printed as JSON, and nothing else, having done it.
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.code, 0, "{self:?}");
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// What it printed as JSON where the answer is no.
+    pub(crate) fn no(&self) -> Value {
+        assert_eq!(self.code, 1, "{self:?}");
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
@@ -55,7 +62,8 @@ pub(crate) fn run(arguments: &[&str]) -> Ended {
     )
 }
 
-/// A service that answers 201, hangs up on whatever is about `/lost`, and never answers what is about `/hang`.
+/// A service that answers 201 (402 to `/declined`, 503 to `/down`), hangs up on whatever is about `/lost`, and never answers what is
+/// about `/hang`.
 pub(crate) fn service() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -69,43 +77,62 @@ pub(crate) fn service() -> SocketAddr {
                 hung.push(stream);
                 continue;
             }
-            if read > 0 && !head.starts_with(b"POST /lost") {
-                let _ = stream.write_all(
-                    b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 9\r\nConnection: close\r\n\r\n{\"id\": 1}",
-                );
-            }
+            let status = match head {
+                _ if read == 0 || head.starts_with(b"POST /lost") => continue,
+                _ if head.starts_with(b"POST /declined") => "402 Payment Required",
+                _ if head.starts_with(b"POST /down") => "503 Service Unavailable",
+                _ => "201 Created",
+            };
+            let answer = format!(
+                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: 9\r\nConnection: close\r\n\r\n{{\"id\": 1}}"
+            );
+            let _ = stream.write_all(answer.as_bytes());
         }
     });
     address
 }
 
-/// A gateway, its store, and the folder of both.
+/// A gateway, its store, and the folder of both. Where there are three gateways, requests go to the first, operators speak to
+/// the second, and retries go to the third.
 pub(crate) struct World {
     pub(crate) folder: Folder,
     pub(crate) serving: Serving,
+    others: Vec<Serving>,
     pub(crate) store: String,
 }
 
 impl World {
-    /// On SQLite.
-    pub(crate) fn begin(settings: &[&str]) -> Self {
+    /// On a store that nobody else has.
+    pub(crate) fn begin(engine: Engine, settings: &[&str]) -> Self {
         let folder = Folder::new();
-        let store = folder.url("onlyonce.db");
-        Self::on(folder, &store, settings)
+        let store = engine.store(&folder);
+        Self::on(engine, folder, &store, settings)
     }
 
-    pub(crate) fn on(folder: Folder, store: &str, settings: &[&str]) -> Self {
+    pub(crate) fn on(engine: Engine, folder: Folder, store: &str, settings: &[&str]) -> Self {
         let upstream = format!("http://{}", service());
-        let mut command = onlyonce();
-        command.env("READER", READER).env("OPERATOR", OPERATOR);
         let arguments = [&["--upstream", &upstream, "--store", store], settings].concat();
-        let serving = Serving::start_as(command, &arguments);
-        Self { folder, serving, store: store.to_owned() }
+        let start = |_| {
+            let mut command = onlyonce();
+            command.env("READER", READER).env("OPERATOR", OPERATOR);
+            Serving::start_as(command, &arguments)
+        };
+        let (serving, others) = (start(0), (1..engine.nodes()).map(start).collect());
+        Self { folder, serving, others, store: store.to_owned() }
     }
 
     /// Sends a request of a caller with a key; its status.
     pub(crate) fn post(&self, caller: &str, path: &str, key: &str) -> u16 {
-        let answer = self.serving.answer(&format!(
+        Self::post_to(&self.serving, caller, path, key)
+    }
+
+    /// The same once more, to another gateway.
+    pub(crate) fn retry(&self, caller: &str, path: &str, key: &str) -> u16 {
+        Self::post_to(self.others.last().unwrap_or(&self.serving), caller, path, key)
+    }
+
+    fn post_to(serving: &Serving, caller: &str, path: &str, key: &str) -> u16 {
+        let answer = serving.answer(&format!(
             "POST {path} HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {caller}\r\nIdempotency-Key: {key}\r\n\
              Content-Length: 0\r\nConnection: close\r\n\r\n"
         ));
@@ -123,7 +150,7 @@ impl World {
     }
 
     pub(crate) fn admin(&self) -> String {
-        format!("http://{}", self.serving.admin())
+        format!("http://{}", self.others.first().unwrap_or(&self.serving).admin())
     }
 
     /// The scope of a key.
@@ -132,10 +159,12 @@ impl World {
         listed["items"][0]["scope"].as_str().expect("there is one").to_owned()
     }
 
-    /// Lets the gateway end.
+    /// Lets every gateway end.
     pub(crate) fn rest(mut self) -> Rest {
-        assert_eq!(self.serving.stop(), Some(0));
-        Rest { store: self.store, _folder: self.folder }
+        for serving in self.others.iter_mut().chain([&mut self.serving]) {
+            assert_eq!(serving.stop(), Some(0));
+        }
+        Rest { store: self.store, folder: self.folder }
     }
 }
 
@@ -151,7 +180,7 @@ pub(crate) const TOKENS: [&str; 2] = [
 /// A store that nobody has.
 pub(crate) struct Rest {
     pub(crate) store: String,
-    _folder: Folder,
+    pub(crate) folder: Folder,
 }
 
 impl Rest {

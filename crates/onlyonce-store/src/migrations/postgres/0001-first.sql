@@ -24,6 +24,8 @@ CREATE TABLE {schema}.onlyonce_record (
     reason         text,
     completed_by   text,
     recovery_point text,
+    key_id         bytea,                -- the key that headers and body are encrypted with; null: they stand in clear
+    rest_key_id    bytea,                -- the same of answers in rest
     rest           bytea NOT NULL,       -- terms, fingerprint, evidence, progress; versioned (src/codec.rs)
     headers        bytea,                -- lines "name: value"
     body           bytea
@@ -35,35 +37,80 @@ CREATE INDEX onlyonce_record_by_due ON {schema}.onlyonce_record (state, due_at);
 -- The unknown ones, oldest first.
 CREATE INDEX onlyonce_record_by_unknown ON {schema}.onlyonce_record (unknown_since, id) WHERE unknown_since IS NOT NULL;
 
+-- The pending ones, oldest first. No other record pays for it.
+CREATE INDEX onlyonce_record_by_pending ON {schema}.onlyonce_record (created_at, id) WHERE state = 'pending';
+
 -- For people: digests in hex, no answers.
 CREATE VIEW {schema}.onlyonce_keys AS
 SELECT encode(id, 'hex') AS id, encode(scope, 'hex') AS scope, label AS scope_label, key, route, state, attempt, effects,
-       recovery_point, status, reason, created_at, began_at, written_at AS updated_at, unknown_since, expires_at, due_at
+       recovery_point, status, reason, encode(key_id, 'hex') AS key_id, created_at, began_at, written_at AS updated_at, unknown_since, expires_at, due_at
 FROM {schema}.onlyonce_record;
+
+-- Results of phases, each written with its recovery point. They go with the use of the key that they belong to.
+CREATE TABLE {schema}.onlyonce_result (
+    record  bytea NOT NULL,       -- the id of its record
+    number  integer NOT NULL,     -- from 1, in the order of the handler
+    used_at timestamptz NOT NULL, -- created_at of its record: which use of the key
+    phase   text NOT NULL,
+    result  text CHECK (octet_length(result) <= 65536), -- JSON
+    sealed  bytea CHECK (octet_length(sealed) <= 65584), -- the same, encrypted
+    PRIMARY KEY (record, number),
+    CHECK ((result IS NULL) <> (sealed IS NULL))
+);
+
+-- Requests of accepted work, each written with its record. They are deleted with the write that ends the work.
+CREATE TABLE {schema}.onlyonce_request (
+    record  bytea PRIMARY KEY,    -- the id of its record
+    used_at timestamptz NOT NULL, -- created_at of its record: which use of the key
+    request bytea NOT NULL,       -- method, target, headers, body and route; src/seal.rs where it is encrypted
+    key_id  bytea                 -- the key that it is encrypted with; null: in clear
+);
 
 -- Messages stored with records. Anybody may store one: a plain INSERT of destination and payload is delivered.
 CREATE TABLE {schema}.onlyonce_outbox (
     number       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- about the order they were stored in
-    key          text NOT NULL DEFAULT gen_random_uuid()::text UNIQUE CHECK (key ~ '^[A-Za-z0-9_:-]{1,128}$'),
-    destination  text NOT NULL,
-    payload      bytea CHECK (octet_length(payload) <= 1048576), -- null once delivered
-    content_type text NOT NULL DEFAULT 'application/json',
+    key          text NOT NULL DEFAULT gen_random_uuid()::text UNIQUE CHECK (key ~ '^[A-Za-z0-9_:-]+$' AND length(key) <= 128),
+    destination  text NOT NULL CHECK (char_length(destination) BETWEEN 1 AND 255),
+    payload      bytea,                                          -- null once delivered
+    key_id       bytea,                                          -- the key that the payload is encrypted with; null: it stands in clear
+    content_type text NOT NULL DEFAULT 'application/json' CHECK (content_type ~ '^[ -~]+$' AND length(content_type) <= 255), -- sent as a header
     group_key    text CHECK (char_length(group_key) BETWEEN 1 AND 255), -- order within destination and group
     record       bytea,                                          -- the id of the record it was stored with
     state        text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'claimed', 'delivered', 'dead')),
+    held         boolean NOT NULL DEFAULT false,                 -- found behind another of its group; not looked at until that is settled
     deliveries   integer NOT NULL DEFAULT 0,
+    failures     integer NOT NULL DEFAULT 0,                     -- deliveries that failed and count, since stored or redriven
     token        bytea,                                          -- of the last claim that is not settled
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     due_at       timestamptz NOT NULL DEFAULT clock_timestamp(), -- when it may be claimed; of a claim, when it lapses
+    first_due_at timestamptz,                                    -- since stored or redriven; null before the first claim: due_at
     delivered_at timestamptz,
     provider_id  text,
-    errors       jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(errors) = 'array'), -- [{"at", "delivery", "error"}]
-    CHECK (payload IS NOT NULL OR state = 'delivered')
+    errors       jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(errors) = 'array'), -- [{"at", "delivery", "status", "error"}]
+    CHECK (octet_length(payload) <= CASE WHEN key_id IS NULL THEN 1048576 ELSE 1048624 END),
+    CHECK (payload IS NOT NULL OR state = 'delivered'),
+    CHECK (isfinite(due_at))
 );
 
--- What is due, however many messages were delivered; and the dead letters.
-CREATE INDEX onlyonce_outbox_by_due ON {schema}.onlyonce_outbox (due_at, number) WHERE state IN ('waiting', 'claimed');
-CREATE INDEX onlyonce_outbox_dead ON {schema}.onlyonce_outbox (number) WHERE state = 'dead';
+-- What is due and not behind another message, however many were delivered or wait behind one.
+CREATE INDEX onlyonce_outbox_by_due ON {schema}.onlyonce_outbox (destination, due_at, number)
+    WHERE state IN ('waiting', 'claimed') AND NOT held;
+-- The first of a group; and never two of one group at once, whatever was committed meanwhile.
+CREATE INDEX onlyonce_outbox_by_group ON {schema}.onlyonce_outbox (destination, group_key, number)
+    WHERE state IN ('waiting', 'claimed') AND group_key IS NOT NULL;
+CREATE UNIQUE INDEX onlyonce_outbox_one_at_a_time ON {schema}.onlyonce_outbox (destination, group_key)
+    WHERE state = 'claimed' AND group_key IS NOT NULL;
+CREATE INDEX onlyonce_outbox_dead ON {schema}.onlyonce_outbox (destination, group_key, number) WHERE state = 'dead';
+-- For people and gauges, in the order they first fell due; and for the reaper.
+CREATE INDEX onlyonce_outbox_by_first_due ON {schema}.onlyonce_outbox (coalesce(first_due_at, due_at), number, state)
+    WHERE state IN ('waiting', 'claimed');
+CREATE INDEX onlyonce_outbox_delivered ON {schema}.onlyonce_outbox (delivered_at, number) WHERE state = 'delivered';
+
+-- For people: no payloads.
+CREATE VIEW {schema}.onlyonce_messages AS
+SELECT number AS id, key, destination, group_key, state, deliveries, created_at, due_at, delivered_at, provider_id, errors,
+       encode(record, 'hex') AS record
+FROM {schema}.onlyonce_outbox;
 
 -- Expired records that are kept for audit. Their keys may be used again, so an id may be here more than once.
 CREATE TABLE {schema}.onlyonce_archive (
@@ -92,6 +139,8 @@ CREATE TABLE {schema}.onlyonce_archive (
     reason         text,
     completed_by   text,
     recovery_point text,
+    key_id         bytea,
+    rest_key_id    bytea,
     rest           bytea NOT NULL,
     headers        bytea,
     body           bytea

@@ -10,7 +10,7 @@ use onlyonce_store::{Change, ErrorKind, Expired, Store, Swapped};
 use onlyonce_testkit::engines::postgres::Server;
 use tokio_postgres::{Client, NoTls};
 
-use crate::sqlite::world::{HOUR, completed, draft, id, insert, message, running};
+use crate::sqlite::world::{HOUR, completed, draft, id, insert, message, running, wanted};
 
 async fn world() -> (Postgres, Client) {
     let url = Server::shared().fresh_schema();
@@ -139,6 +139,6 @@ async fn a_change_whose_entry_cannot_be_written_is_not_made() {
     assert!(error.wrote_nothing(), "{error}");
     let seen = store.load(id("k")).await.unwrap().unwrap();
     assert_eq!((seen.revision, seen.record), (reserved.revision, reserved.record));
-    assert_eq!(store.outbox().unwrap().claim(Token([1; 16]), HOUR, 9).await.unwrap(), []);
+    assert_eq!(store.outbox().unwrap().claim(Token([1; 16]), &[wanted(HOUR)]).await.unwrap().claimed, []);
     assert_eq!(log(&store).await, []);
 }

@@ -270,7 +270,11 @@ async fn a_batch_writes_each_record_as_it_is_whether_they_are_alike_or_differ() 
         let ended = |number: u64| {
             let moment = Timestamp::from_micros(4_102_444_800_000_000);
             let state = match number % kinds {
-                3 | 4 => State::Retryable { retry_after: None, expires_at: When::AfterWrite(HOUR) },
+                3 | 4 => State::Retryable {
+                    retry_after: None,
+                    expires_at: When::AfterWrite(HOUR),
+                    stuck_since: None,
+                },
                 5 => completed(When::At(moment)),
                 kind => completed(When::AfterWrite(HOUR * u32::try_from(1 + kind).unwrap())),
             };

@@ -57,7 +57,7 @@ fn any_state(random: &mut Random) -> State<When> {
     random.pick(&[
         State::Running { lapses_at: moment },
         State::Pending { expires_at: moment },
-        State::Retryable { retry_after: None, expires_at: moment },
+        State::Retryable { retry_after: None, expires_at: moment, stuck_since: None },
         unknown(Some(moment)),
         unknown(None),
         completed(moment),

@@ -1,8 +1,10 @@
 //! Schemas that are created, found up to date, or refused.
 
 use onlyonce_store::postgres::{Options, Postgres};
-use onlyonce_store::{Error, ErrorKind, Store};
+use onlyonce_store::{Error, ErrorKind, Level, Store};
 use onlyonce_testkit::engines::postgres::Server;
+
+use crate::sqlite::world::put;
 
 const NODES: usize = 20;
 
@@ -37,7 +39,7 @@ async fn twenty_nodes_that_start_at_once_make_the_schema_once() {
     }
     let schema = url.split_once("schema=").unwrap().1;
     let numbers = Server::shared().sql(&format!("SELECT number FROM {schema}.onlyonce_migration ORDER BY 1"));
-    assert_eq!(numbers.lines().collect::<Vec<_>>(), ["1"]);
+    assert_eq!(numbers.lines().collect::<Vec<_>>(), ["1", "2"]);
 }
 
 /// E02
@@ -46,9 +48,9 @@ async fn what_is_to_be_applied_is_told_beforehand() {
     let url = Server::shared().fresh_schema();
     let store = open(&url).await;
     let before = store.schema().await.unwrap();
-    assert_eq!((before.version, before.latest), (0, 1));
+    assert_eq!((before.version, before.latest), (0, 2));
     let pending = &before.pending;
-    assert_eq!(pending.iter().map(|step| step.name).collect::<Vec<_>>(), ["0001-first"]);
+    assert_eq!(pending.iter().map(|step| step.name).collect::<Vec<_>>(), ["0001-first", "0002-write-first"]);
     let schema = url.split_once("schema=").unwrap().1;
     assert!(
         pending[0].sql.contains(&format!("CREATE TABLE \"{schema}\".onlyonce_record")),
@@ -58,7 +60,7 @@ async fn what_is_to_be_applied_is_told_beforehand() {
     assert_eq!(store.schema().await.unwrap(), before, "nothing was changed");
     store.prepare().await.unwrap();
     let after = store.schema().await.unwrap();
-    assert_eq!((after.version, after.latest, &after.pending[..]), (1, 1, &[][..]));
+    assert_eq!((after.version, after.latest, &after.pending[..]), (2, 2, &[][..]));
 }
 
 /// E02: a schema of before records were columns is refused with advice, and not touched.
@@ -97,13 +99,13 @@ async fn a_schema_of_the_old_layout_is_refused_and_left_as_it_is() {
 async fn a_newer_schema_is_taken_where_it_says_so_and_else_refused() {
     let (url, schema) = made().await;
     Server::shared().sql(&format!(
-        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (2, '0002-later', '\\x00', 1)"
+        "INSERT INTO {schema}.onlyonce_migration (number, name, checksum, needs) VALUES (3, '0003-later', '\\x00', 2)"
     ));
     prepared(&url).await.unwrap();
-    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 2 WHERE number = 2"));
+    Server::shared().sql(&format!("UPDATE {schema}.onlyonce_migration SET needs = 3 WHERE number = 3"));
     let error = prepared(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    for told in ["\"0002-later\" of a newer release", "upgrade this node"] {
+    for told in ["\"0003-later\" of a newer release", "upgrade this node"] {
         assert!(error.to_string().contains(told), "{error}");
     }
 }
@@ -133,4 +135,25 @@ async fn a_schema_may_have_any_name() {
     server.sql(&format!("CREATE SCHEMA \"{}\"", name.replace('"', "\"\"")));
     let encoded: String = name.bytes().map(|byte| format!("%{byte:02x}")).collect();
     prepared(&format!("{}?schema={encoded}", server.url("postgres"))).await.unwrap();
+}
+
+/// E02, W09: a server without PL/pgSQL gets the tables and nothing else; nodes serve, and the operator is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_server_cannot_create_the_functions_they_are_left_out() {
+    let server = Server::shared();
+    let database = server.fresh_name();
+    server.sql(&format!("CREATE DATABASE {database}"));
+    server.sql_in(&database, "DROP EXTENSION plpgsql");
+    let store = open(&server.url(&database)).await;
+    store.prepare().await.unwrap();
+    assert_eq!(store.schema().await.unwrap().pending, []);
+    let findings = store.examine().await.unwrap();
+    let codes: Vec<_> = findings.iter().map(|finding| (finding.level, finding.code)).collect();
+    assert_eq!(codes, [(Level::Note, "postgres.functions")]);
+    put(&store, "k").await;
+
+    server.sql_in(&database, "CREATE EXTENSION plpgsql");
+    server.sql_in(&database, "DELETE FROM onlyonce_migration WHERE number = 2");
+    store.prepare().await.unwrap();
+    assert_eq!(store.examine().await.unwrap(), []);
 }

@@ -64,7 +64,7 @@ async fn a_wrong_password_role_database_or_schema_is_named() {
 async fn a_server_that_is_away_or_silent_is_told_in_time() {
     let away = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("postgres://ann:{PASSWORD}@{away}/pay");
-    refused(&url, ErrorKind::Unavailable, &[&away.to_string(), "see that it runs"]).await;
+    refused(&url, ErrorKind::Unavailable, &[&away.to_string(), "check that it runs"]).await;
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let url = format!("postgres://ann:{PASSWORD}@{address}/pay?connect_timeout=1");
@@ -76,19 +76,15 @@ async fn a_server_that_is_away_or_silent_is_told_in_time() {
 async fn a_role_that_may_only_read_is_told() {
     let (name, url) = role("");
     Server::shared().sql(&format!("ALTER ROLE {name} SET default_transaction_read_only = on"));
-    refused(&url, ErrorKind::Unavailable, &["is read-only", "name all hosts in it"]).await;
+    refused(&url, ErrorKind::Unavailable, &["is read-only", "list all hosts in it"]).await;
 }
 
 /// X01
 #[tokio::test]
 async fn a_standby_is_told() {
     let standby = Server::start_in_recovery().unwrap();
-    refused(
-        &standby.url("postgres"),
-        ErrorKind::Unavailable,
-        &["is in recovery", "point the URL at the primary"],
-    )
-    .await;
+    refused(&standby.url("postgres"), ErrorKind::Unavailable, &["is in recovery", "use the primary's URL"])
+        .await;
 }
 
 /// X01: the store that is open goes on with the connections it has.
@@ -164,7 +160,7 @@ async fn a_server_that_only_resembles_postgresql_is_refused_by_name_unless_it_is
         Server::shared().sql(&says.replace("{}", &schema).replace("{0}", &schema));
         Server::shared().sql(&format!("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {schema}"));
         let url = format!("{url}&options=-c%20search_path%3D{schema}%2Cpg_catalog");
-        let told = [&*format!("is {name}, on which no test"), "unproven=true"];
+        let told = [&*format!("is {name}, on which Onlyonce has not been tested"), "unproven=true"];
         refused(&url, ErrorKind::Misconfigured, &told).await;
         opened(&format!("{url}&unproven=true")).await.unwrap();
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use onlyonce_core::record::{Effects, Revision, StateSet, Token};
 use onlyonce_core::time::When;
 use onlyonce_store::audit::{self, Entry};
-use onlyonce_store::outbox::Settled;
+use onlyonce_store::outbox::{self, Failed, Settled};
 use onlyonce_store::postgres::{Options, Postgres};
 use onlyonce_store::{Change, Count, ErrorKind, Expired, Outbox, Query, Search, Store, Swapped};
 use onlyonce_testkit::engines::postgres::Server;
 
-use crate::sqlite::world::{completed, draft, message, put};
+use crate::sqlite::world::{completed, draft, message, put, wanted};
 
 const PAGE: &str = include_str!("../../../../../docs/engines.md");
 
@@ -93,13 +93,19 @@ async fn everything_works(store: &Postgres) {
     assert_eq!(log.iter().map(|written| &written.entry.key).collect::<Vec<_>>(), [&None, &None]);
     assert_eq!(store.audit().prune(Duration::ZERO, 9).await.unwrap(), 2);
     let token = Token([1; 16]);
-    assert_eq!(store.claim(token, Duration::from_secs(9), 9).await.unwrap().len(), 1);
-    assert!(store.settle("m", token, Settled::Dead { error: "gone".into() }).await.unwrap());
-    assert_eq!(store.dead_letters(9).await.unwrap().len(), 1);
+    let claimed = store.claim(token, &[wanted(Duration::from_secs(9))]).await.unwrap().claimed.remove(0);
+    let failed = Failed { status: None, error: "gone".into() };
+    assert!(store.settle(&claimed, Settled::Dead { failed }).await.unwrap());
+    let dead = outbox::Query { state: Some(outbox::State::Dead), limit: 9, ..<_>::default() };
+    assert_eq!(Outbox::list(store, dead).await.unwrap().items.len(), 1);
+    assert_eq!(store.redrive(claimed.number, entry("e3")).await.unwrap(), outbox::Changed::Applied);
+    assert_eq!(store.discard(claimed.number, entry("e4")).await.unwrap(), outbox::Changed::Applied);
+    store.pass_dead("billing").await.unwrap();
+    assert_eq!(Outbox::prune(store, Duration::ZERO, 9).await.unwrap(), 0);
+    assert_eq!(store.census().await.unwrap().oldest, None);
     let before = store.epoch().await.unwrap();
     store.raise_epoch().await.unwrap();
     assert!(store.epoch().await.unwrap().epoch > before.epoch);
     assert!(store.count().await.unwrap().iter().all(|(_, count)| *count == Count::Exact(0)));
-    assert_eq!(store.provider_id("m").await.unwrap(), None);
     assert_eq!(store.examine().await.unwrap(), []);
 }

@@ -53,7 +53,7 @@ async fn a_commit_that_the_standby_did_not_confirm_is_in_doubt_and_not_shown() {
     let error = writing.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("the standby did not confirm the commit"), "{error}");
-    assert!(!error.wrote_nothing(), "nobody knows");
+    assert!(!error.wrote_nothing(), "it is not known");
     let rows = "SELECT count(*) FROM onlyonce_record WHERE key = 'k'";
     assert_eq!(primary.sql(rows), "1", "it stands on the primary, for everybody to see");
     // Also to none of many who look at once, whose looks would otherwise go together.

@@ -70,7 +70,7 @@ async fn a_certificate_for_another_host_is_refused() {
     let error =
         open(&server, &format!("sslmode=verify-full&sslrootcert={}", known.display())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
-    assert!(error.to_string().contains("the host that the certificate is for"), "{error}");
+    assert!(error.to_string().contains("the host name that the certificate is for"), "{error}");
 }
 
 /// S04

@@ -9,7 +9,7 @@ use onlyonce_testkit::engines::postgres::Server;
 use std::time::Duration;
 use tokio_postgres::{Client, IsolationLevel, NoTls};
 
-use crate::sqlite::world::{HOUR, completed, draft, id, insert, message, running};
+use crate::sqlite::world::{HOUR, completed, draft, id, insert, message, running, wanted};
 
 /// A store, and a user's connection with a table of its own.
 async fn world() -> (Postgres, Client) {
@@ -60,7 +60,7 @@ async fn a_completion_commits_or_goes_with_the_users_own_rows() {
         let expected =
             if commits { (done.revision, done.record) } else { (reserved.revision, reserved.record) };
         assert_eq!((seen.revision, seen.record), expected);
-        let messages = store.claim(Token([1; 16]), HOUR, 9).await.unwrap().len();
+        let messages = store.claim(Token([1; 16]), &[wanted(HOUR)]).await.unwrap().claimed.len();
         assert_eq!((payments(&client).await, messages), if commits { (1, 1) } else { (0, 0) });
     }
 }
@@ -80,7 +80,7 @@ async fn a_swap_that_is_lost_in_a_transaction_shows_what_stands_there() {
     }
     assert_eq!(store.swap_in(&transaction, id("gone"), gone()).await.unwrap(), Swapped::Lost(None));
     transaction.commit().await.unwrap();
-    assert_eq!(store.claim(Token([1; 16]), HOUR, 9).await.unwrap(), []);
+    assert_eq!(store.claim(Token([1; 16]), &[wanted(HOUR)]).await.unwrap().claimed, []);
 }
 
 fn gone() -> Change {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use onlyonce_core::record::{Id, Record, Seen, StateName};
 use onlyonce_store::sqlite::Sqlite;
-use onlyonce_store::{Change, Count, EpochSeen, Error, Outbox, Page, Promises, Query, Store, Swapped};
+use onlyonce_store::{Alive, Change, Count, EpochSeen, Error, Outbox, Page, Promises, Query, Store, Swapped};
 
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
@@ -67,6 +67,34 @@ impl Store for Kept {
 
     async fn reap(&self, limit: usize) -> Result<usize, Error> {
         self.store.reap(limit).await
+    }
+
+    async fn count_alive(&self, scope: Option<[u8; 32]>, limit: u64) -> Result<Alive, Error> {
+        self.store.count_alive(scope, limit).await
+    }
+
+    async fn prepare_counting(&self) -> Result<(), Error> {
+        self.store.prepare_counting().await
+    }
+
+    async fn results(
+        &self,
+        id: Id,
+        used_at: onlyonce_core::time::Timestamp,
+    ) -> Result<Vec<onlyonce_store::result::PhaseResult>, Error> {
+        self.store.results(id, used_at).await
+    }
+
+    async fn request(
+        &self,
+        id: Id,
+        used_at: onlyonce_core::time::Timestamp,
+    ) -> Result<Option<bytes::Bytes>, Error> {
+        self.store.request(id, used_at).await
+    }
+
+    async fn requests(&self, limit: usize) -> Result<usize, Error> {
+        self.store.requests(limit).await
     }
 
     async fn count(&self) -> Result<Vec<(StateName, Count)>, Error> {

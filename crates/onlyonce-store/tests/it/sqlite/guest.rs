@@ -15,10 +15,10 @@ use rusqlite::Connection;
 use super::folder::Folder;
 use super::kill;
 use super::reopen::Files;
-use super::world::{HOUR, completed, draft, id, insert, message, open, put, running};
+use super::world::{HOUR, claimed, completed, draft, id, insert, message, open, put, running, wanted};
 
 async fn guest(folder: &Folder) -> GuestStore {
-    GuestStore::open(folder.file()).await.unwrap()
+    GuestStore::open(folder.file(), None).await.unwrap()
 }
 
 fn entry(id: &str) -> Entry {
@@ -89,7 +89,7 @@ async fn a_guest_reads_what_a_dead_process_left_and_leaves_it_so() {
     assert_eq!(store.archived(id("expired"), 9).await.unwrap().unwrap().len(), 1);
     let log = store.audit().list(audit::Query { limit: 9, ..audit::Query::default() }).await.unwrap();
     assert_eq!(log.entries.iter().map(|written| &written.entry).collect::<Vec<_>>(), [&entry("e1")]);
-    assert_eq!(store.outbox().unwrap().dead_letters(9).await.unwrap(), []);
+    assert!(store.outbox().unwrap().census().await.unwrap().oldest.is_some());
     let epoch = store.epoch().await.unwrap();
     drop(store);
     assert_eq!(Files::copy(&folder), files);
@@ -139,21 +139,26 @@ async fn a_guest_refuses_every_write() {
     let change = Change::new(None, Revision(1), next).with_audit(Some(entry("e2")));
     let token = Token([1; 16]);
     let settled = Settled::Delivered { provider_id: None };
-    let refused: [Option<Error>; 8] = [
+    let outbox = store.outbox().unwrap();
+    let refused: [Option<Error>; 12] = [
         store.swap(id, change).await.err(),
         store.reap(9).await.err(),
         store.erase([1; 32], 9).await.err(),
         store.raise_epoch().await.err(),
         store.audit().write(entry("e2")).await.err(),
         store.audit().prune(Duration::ZERO, 9).await.err(),
-        store.outbox().unwrap().claim(token, HOUR, 9).await.err(),
-        store.outbox().unwrap().settle("m", token, settled).await.err(),
+        outbox.claim(token, &[wanted(HOUR)]).await.err(),
+        outbox.settle(&claimed("m", token), settled).await.err(),
+        outbox.pass_dead("billing").await.err(),
+        outbox.redrive(1, entry("e2")).await.err(),
+        outbox.discard(1, entry("e2")).await.err(),
+        outbox.prune(Duration::ZERO, 9).await.err(),
     ];
     for error in refused {
         let error = error.expect("it is refused");
         assert_eq!((error.kind(), error.wrote_nothing()), (ErrorKind::Misconfigured, true), "{error}");
         assert!(
-            error.to_string().contains("belongs to its owner, and is only read here; use --admin"),
+            error.to_string().contains("belongs to another process, and can only be read here; use --admin"),
             "{error}"
         );
     }
@@ -165,12 +170,12 @@ async fn a_guest_refuses_every_write() {
 #[tokio::test]
 async fn a_guest_refuses_a_file_that_is_not_its_releases() {
     let refused = async |folder: &Folder, says: &str| {
-        let error = GuestStore::open(folder.file()).await.unwrap_err();
+        let error = GuestStore::open(folder.file(), None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
         assert!(error.to_string().contains(says), "{error}");
     };
     let folder = Folder::new();
-    refused(&folder, "is not there, or empty").await;
+    refused(&folder, "does not exist or is empty").await;
     let store = open(folder.file()).await;
     put(&store, "k").await;
     refused(&folder, "belongs to this process already").await;

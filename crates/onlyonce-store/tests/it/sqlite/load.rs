@@ -122,7 +122,7 @@ async fn a_backup_while_others_write_is_of_one_moment_and_can_be_opened() {
     assert!(copy.load(id(&health.records.to_string())).await.unwrap().is_none());
     let error = store.backup(&target, |_| {}).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    assert!(error.to_string().contains("exists already; name a new file"), "{error}");
+    assert!(error.to_string().contains("exists already; use a new file"), "{error}");
 }
 
 /// M02: listings and reaping take their turns with swaps, and none of them is lost.

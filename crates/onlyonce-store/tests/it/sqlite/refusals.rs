@@ -53,7 +53,7 @@ async fn a_folder_is_refused() {
     let folder = Folder::new();
     let error = try_open(folder.path()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    assert!(error.to_string().contains("is a folder; name a file in it, such as"), "{error}");
+    assert!(error.to_string().contains("is a folder; use a file in it, such as"), "{error}");
     assert!(contents(folder.path()).is_empty());
 }
 
@@ -76,7 +76,7 @@ async fn a_file_that_is_no_database_is_refused_untouched() {
     for text in ["x", "SQLite format 3", &"a,b,c\n".repeat(1_000)] {
         let folder = Folder::new();
         fs::write(folder.file(), text).unwrap();
-        refused(&folder, ErrorKind::Misconfigured, &["is no SQLite database", "name another file"]).await;
+        refused(&folder, ErrorKind::Misconfigured, &["is not an SQLite database", "use another file"]).await;
     }
 }
 
@@ -141,7 +141,7 @@ async fn half_a_file_is_refused_untouched() {
     }
     for length in [1, 99] {
         fs::write(folder.file(), &whole[..length]).unwrap();
-        refused(&folder, ErrorKind::Misconfigured, &["is no SQLite database"]).await;
+        refused(&folder, ErrorKind::Misconfigured, &["is not an SQLite database"]).await;
     }
 }
 

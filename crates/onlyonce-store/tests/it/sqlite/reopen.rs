@@ -6,12 +6,12 @@ use std::time::Duration;
 use onlyonce_core::record::{Effects, Reason, Revision, State, Token};
 use onlyonce_core::time::When;
 use onlyonce_store::clock::ManualClock;
-use onlyonce_store::outbox::Settled;
+use onlyonce_store::outbox::{self, Failed, Settled};
 use onlyonce_store::sqlite::{Expired, Guest, Options, Sqlite, Transaction};
 use onlyonce_store::{Change, Error, ErrorKind, Outbox, Query, Store, Swapped};
 
 use super::folder::Folder;
-use super::world::{HOUR, completed, draft, id, insert, message, open, put, running};
+use super::world::{HOUR, completed, draft, id, insert, message, open, put, running, wanted};
 
 /// P05
 #[tokio::test]
@@ -26,21 +26,23 @@ async fn what_was_stored_is_there_after_reopening() {
     store.raise_epoch().await.unwrap();
     let epoch = store.epoch().await.unwrap();
     let token = Token([1; 16]);
-    assert_eq!(store.claim(token, HOUR, 9).await.unwrap().len(), 2);
-    store.settle("m1", token, Settled::Dead { error: "gone".into() }).await.unwrap();
+    let claimed = store.claim(token, &[wanted(HOUR)]).await.unwrap().claimed;
+    let failed = Failed { status: None, error: "gone".into() };
+    store.settle(&claimed[0], Settled::Dead { failed }).await.unwrap();
     drop(store);
     let store = open(folder.file()).await;
     let found = store.load(id("k")).await.unwrap().unwrap();
     assert_eq!((&found.record, found.revision), (&seen.record, seen.revision));
     assert_eq!(store.load(other).await.unwrap().unwrap().revision, Revision(u64::MAX));
-    let dead = store.dead_letters(9).await.unwrap();
+    let query = outbox::Query { state: Some(outbox::State::Dead), limit: 9, ..<_>::default() };
+    let dead = Outbox::list(&store, query).await.unwrap().items;
     assert_eq!(
         dead.iter().map(|dead| (&*dead.key, &*dead.errors[0].error)).collect::<Vec<_>>(),
         [("m1", "gone")]
     );
     let kept = store.epoch().await.unwrap();
     assert_eq!((kept.epoch, kept.store), (epoch.epoch, epoch.store), "X04");
-    assert!(store.settle("m2", token, Settled::Delivered { provider_id: None }).await.unwrap());
+    assert!(store.settle(&claimed[1], Settled::Delivered { provider_id: None }).await.unwrap());
 }
 
 /// R08: the clock of the second process was set back by a day.
@@ -227,8 +229,10 @@ async fn rows_of_ones_own_commit_with_the_record_or_not_at_all() {
     let store = open(folder.file()).await;
     let created = |transaction: &Transaction<'_>| {
         let sql = "CREATE TABLE payment (amount INTEGER NOT NULL)";
-        transaction.connection().execute(sql, []).expect("the table is made");
-        Ok(())
+        transaction
+            .execute(sql, [])
+            .map(drop)
+            .map_err(|error| Error::new(ErrorKind::Other, error.to_string()))
     };
     store.write(created).await.unwrap();
     for (key, is_undone) in [("kept", false), ("undone", true)] {
@@ -246,7 +250,7 @@ async fn rows_of_ones_own_commit_with_the_record_or_not_at_all() {
     let payments = rusqlite::Connection::open(folder.file()).unwrap();
     let count: i64 = payments.query_row("SELECT count(*) FROM payment", [], |row| row.get(0)).unwrap();
     assert_eq!(count, 1);
-    let claimed = store.claim(Token([1; 16]), HOUR, 9).await.unwrap();
+    let claimed = store.claim(Token([1; 16]), &[wanted(HOUR)]).await.unwrap().claimed;
     assert_eq!(claimed.iter().map(|claimed| &*claimed.key).collect::<Vec<_>>(), ["kept"]);
 }
 

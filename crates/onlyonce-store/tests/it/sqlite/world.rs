@@ -9,11 +9,12 @@ use onlyonce_core::fingerprint::Fingerprint;
 use onlyonce_core::history::History;
 use onlyonce_core::key::Key;
 use onlyonce_core::record::{
-    Draft, Effects, Id, Progress, Record, Response, Revision, Seen, Source, State, Terms, Token,
+    Asking, Draft, Effects, Id, Progress, Reason, Record, Response, Revision, Seen, Source, State, Terms,
+    Token,
 };
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::When;
-use onlyonce_store::outbox::Message;
+use onlyonce_store::outbox::{Claimed, Message, OnDead, Wanted};
 use onlyonce_store::sqlite::{Options, Sqlite};
 use onlyonce_store::{Change, Error, Store, Swapped};
 
@@ -56,7 +57,9 @@ pub(crate) fn draft(key: &str, effects: Effects, state: State<When>) -> (Id, Box
         written_at: When::WRITE,
         progress: Progress::default(),
         evidence: None,
+        accepted: None,
         history: History::default(),
+        trace: None,
         state,
     });
     (id, draft)
@@ -64,6 +67,11 @@ pub(crate) fn draft(key: &str, effects: Effects, state: State<When>) -> (Id, Box
 
 pub(crate) fn running() -> State<When> {
     State::Running { lapses_at: When::AfterWrite(HOUR) }
+}
+
+pub(crate) fn unknown() -> State<When> {
+    let (reason, asking) = (Reason::ConnectionLost, Asking::default());
+    State::Unknown { reason, since: When::WRITE, asking, ask_at: None, dead_letter: false }
 }
 
 pub(crate) fn completed(expires_at: When) -> State<When> {
@@ -74,6 +82,29 @@ pub(crate) fn completed(expires_at: When) -> State<When> {
 
 pub(crate) fn message(key: &str) -> Message {
     Message::new(key, "billing", Bytes::from_static(b"\x00"))
+}
+
+/// Everything that the tests send.
+pub(crate) fn wanted(lease: Duration) -> Wanted {
+    Wanted { destination: message("any").destination, limit: 9, lease, on_dead: OnDead::Block }
+}
+
+/// A claim that nobody made.
+pub(crate) fn claimed(key: &str, token: Token) -> Claimed {
+    let Message { key, destination, payload, content_type, group, delay: age } = message(key);
+    let (number, delivery, failures) = (1, 1, 0);
+    Claimed {
+        number,
+        key,
+        destination,
+        payload: Ok(payload),
+        content_type,
+        group,
+        delivery,
+        failures,
+        age,
+        token,
+    }
 }
 
 /// Inserts a record with this revision.

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Instant;
 
-use super::system::give_away;
-use super::{LOOK_EVERY, STARTS_WITHIN, Server};
+use super::super::system;
+use super::{LOOK_EVERY, STARTS_WITHIN, Server, USER};
 
 /// How a server is told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,13 +88,7 @@ impl Server {
     /// Where it cannot be mounted, with the reason.
     pub fn mount_disk(&self, megabytes: u32) -> PathBuf {
         let disk = self.disk();
-        fs::create_dir_all(&disk).unwrap_or_else(|error| panic!("{}: {error}", disk.display()));
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "onlyonce"]).arg(&disk);
-        let mounted = mount.output().unwrap_or_else(|error| panic!("mount can be started: {error}"));
-        let why = String::from_utf8_lossy(&mounted.stderr);
-        assert!(mounted.status.success(), "a small disk cannot be mounted: {why}; run the tests as root");
-        give_away(&disk).unwrap_or_else(|reason| panic!("{reason}"));
+        system::mount_disk(&disk, megabytes, USER);
         disk
     }
 
@@ -104,19 +98,11 @@ impl Server {
     ///
     /// Where it does not get full.
     pub fn fill_disk(&self) -> PathBuf {
-        let filler = self.disk().join("filler");
-        let all = std::io::copy(
-            &mut std::io::repeat(1),
-            &mut fs::File::create(&filler).unwrap_or_else(|error| panic!("{}: {error}", filler.display())),
-        );
-        assert!(all.is_err(), "a disk that takes everything is not full");
-        filler
+        system::fill_disk(&self.disk())
     }
 
     pub(super) fn take_disk_away(&self) {
-        if self.disk().exists() {
-            let _ = Command::new("umount").arg(self.disk()).output();
-        }
+        system::take_disk_away(&self.disk());
     }
 
     fn disk(&self) -> PathBuf {

@@ -4,8 +4,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Instant;
 
-use super::system::{as_user, give_away};
-use super::{LOOK_EVERY, Owned, STARTS_WITHIN, Server, USER, own_folder};
+use super::{LOOK_EVERY, Owned, STARTS_WITHIN, Server, USER, as_user, give_away, own_folder};
 
 /// What the primary knows its standby by.
 const NAME: &str = "standby";
@@ -20,9 +19,9 @@ impl Server {
         let standby = Self::in_folder(own_folder()?)?;
         let data = standby.folder.join("data");
         fs::create_dir_all(&standby.folder).map_err(|error| format!("{}: {error}", data.display()))?;
-        give_away(&standby.folder)?;
+        give_away(&standby.folder, USER)?;
         let port = self.port.to_string();
-        let mut copy = as_user(&self.binaries.join("pg_basebackup"));
+        let mut copy = as_user(USER, &self.binaries.join("pg_basebackup"));
         copy.args(["--host", "127.0.0.1", "--port", &port, "--username", USER]);
         copy.args(["--wal-method=stream", "-c", "fast", "--no-sync", "--write-recovery-conf", "--pgdata"]);
         let output = copy.arg(&data).current_dir("/").output();

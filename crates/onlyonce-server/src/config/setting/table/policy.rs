@@ -1,25 +1,31 @@
 //! `[policy]` and `[policy.fingerprint]`, and the same settings in a route.
 
 use onlyonce::fingerprint::{self, BodyForm};
-use onlyonce::key::{PersonalData, Rules, Syntax};
-use onlyonce::policy::{Anonymous, InFlight, Mode, On5xx, OnExpired, StoreDown};
+use onlyonce::key::{self, PersonalData, Rules, Syntax};
+use onlyonce::policy::{Accept, Anonymous, InFlight, Mode, On5xx, OnExpired, StoreDown};
 use onlyonce::scope::Source;
 use onlyonce::{Dialect, Effects, Policy};
 
 use crate::config::policy::{Chosen, Draft};
 use crate::config::reader::Section;
 use crate::config::secret::{self, Environment};
-use crate::config::setting::kind::{BYTES, HEADER, Kind, List, REQUIRED, SPAN, Words};
+use crate::config::setting::kind::{BYTES, HEADER, Kind, List, REQUIRED, SPAN, Takes, Words};
 use crate::config::tree::Node;
-use crate::config::value::{self, Read, wrong};
+use crate::config::value::{self, Read};
 
 pub(in crate::config) const SYNTAX: Words<Syntax> =
     Words(&[("either", Syntax::Either), ("sf-string", Syntax::SfString), ("bare", Syntax::Bare)]);
 pub(in crate::config) const ON_5XX: Words<On5xx> =
     Words(&[("retry", On5xx::Retry), ("store", On5xx::Store), ("unknown", On5xx::Unknown)]);
 const MODE: Words<Mode> = Words(&[("observe", Mode::Observe), ("enforce", Mode::Enforce)]);
-const DIALECT: Words<fn() -> Dialect> =
-    Words(&[("ietf", Dialect::ietf), ("stripe", Dialect::stripe), ("conflict", Dialect::conflict)]);
+pub(in crate::config) const ANONYMOUS: Words<Anonymous> =
+    Words(&[("refuse", Anonymous::Refuse), ("shared", Anonymous::Shared)]);
+pub(in crate::config) const ON_EXPIRED: Words<OnExpired> =
+    Words(&[("run", OnExpired::Run), ("gone", OnExpired::Gone)]);
+pub(in crate::config) const BODY: Words<BodyForm> =
+    Words(&[("auto", BodyForm::Auto), ("bytes", BodyForm::Bytes)]);
+const KEY_FROM: List<key::Source> =
+    List("`header:NAME`, `json:/POINTER`, `query:NAME`", r#"["header:Idempotency-Key"]"#, value::parsed);
 const PERSONAL_DATA: Words<PersonalData> =
     Words(&[("allow", PersonalData::Allow), ("warn", PersonalData::Warn), ("refuse", PersonalData::Refuse)]);
 const EFFECTS: Words<Effects> = Words(&[
@@ -30,6 +36,8 @@ const EFFECTS: Words<Effects> = Words(&[
 ]);
 const IN_FLIGHT: Words<InFlight> =
     Words(&[("refuse", InFlight::Refuse), ("accept", InFlight::Accept), ("wait", InFlight::Wait)]);
+const ACCEPT: Words<Accept> =
+    Words(&[("never", Accept::Never), ("allowed", Accept::Allowed), ("always", Accept::Always)]);
 const SCOPE: List<Source> = List(
     "`header:NAME`, `trusted:NAME`, `jwt:CLAIM`, `certificate`, `route`",
     r#"["header:authorization"]"#,
@@ -38,27 +46,44 @@ const SCOPE: List<Source> = List(
 const CHARS: Kind<usize> =
     Kind("number", |node, _| value::count(node).map(|count| usize::try_from(count).unwrap_or(usize::MAX)));
 
-/// What stands in `section`, laid over `draft`.
-pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
+/// The name of a dialect: one that comes with the library, or a table of the user's own.
+struct OneOf<'a>(&'a [Dialect]);
+
+impl Takes for OneOf<'_> {
+    type Value = Dialect;
+
+    fn described(&self) -> String {
+        let names: Vec<_> = self.0.iter().map(|dialect| format!("`{}`", dialect.name)).collect();
+        names.join(", ")
+    }
+
+    fn read(&self, node: &Node, _: &Environment<'_>) -> Read<Dialect> {
+        let names: Vec<_> = self.0.iter().enumerate().map(|(at, dialect)| (&*dialect.name, at)).collect();
+        value::word(node, &names).map(|at| self.0[at].clone())
+    }
+}
+
+/// What stands in `section`, laid over `draft`. `dialects` are all there are.
+pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>, dialects: &[Dialect]) -> Draft {
     section
-        .setting("mode", "`observe`: every request goes upstream as if we were not there, and what would have been decided is counted. `enforce`: it happens.")
+        .setting("mode", "`observe`: every request is forwarded, and the metrics count what would have been decided. `enforce`: the decisions take effect.")
         .over(&mut draft.policy.mode, &MODE, r#""enforce""#);
     let dialect = section
         .setting(
             "dialect",
-            "The shape of refusals and markers, and a preset of settings: see [dialects](#dialects).",
+            "The format of refusals and of the headers of replays, and a preset of settings: see [dialects](#dialects) and [presets](presets.md). A dialect of your own is a table `[dialects.NAME]`.",
         )
-        .given(&DIALECT, r#""ietf""#);
+        .given(&OneOf(dialects), r#""ietf""#);
     // Before the settings of its preset: they are laid over it.
     if let Some(dialect) = dialect {
-        draft.lay_dialect(dialect());
+        draft.lay_dialect(dialect);
     }
     // Every field by its name, so that a new one without an entry does not compile. Those with `_` were read above, or are in
     // other fields of the draft.
     let Policy {
         mode: _,
         dialect: _,
-        header,
+        key_from,
         key: Rules { syntax, chars_min, chars_max: _, personal_data },
         methods: _,
         required: _,
@@ -74,65 +99,78 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
         reconcile_first: _,
         in_flight,
         wait_max,
+        accept,
         release: _,
         unknown: _,
         on_5xx,
         store_down,
         store_timeout: _,
+        request_time_header,
+        request_age_max,
         request_bytes_max,
         response_bytes_max,
         not_replayed,
         fingerprint,
     } = &mut draft.policy;
     let Chosen { methods, chars_max, lease, deadline, store_timeout, release, unknown } = &mut draft.chosen;
-    section.setting("header", "The header that carries the key.").over(
-        header,
-        &HEADER,
-        r#""Idempotency-Key""#,
-    );
+    let header = section
+        .setting("header", "The header that carries the key; short for `key_from` with one header.")
+        .given(&HEADER, r#""Idempotency-Key""#);
+    let listed = section
+        .setting("key_from", "Where the key stands. `header:NAME`: a header. `json:/POINTER`: one string of a JSON body, found by a JSON Pointer. `query:NAME`: a parameter of the query. All places that hold a key must hold the same one: two that differ are 400. With `json:`, the body of every covered request is read first, with or without a key: above `request_bytes_max` it is 413.")
+        .given(&KEY_FROM, r#"["header:Idempotency-Key"]"#);
+    *key_from = match (header.map(key::Source::Header), listed) {
+        (Some(header), Some(listed)) if !listed.contains(&header) => {
+            let remedy = format!("is not among key_from; add {header} there, or remove header");
+            section.fault("header", header.to_string().trim_start_matches("header:").to_owned(), remedy);
+            listed
+        }
+        (_, Some(listed)) => listed,
+        (Some(header), None) => vec![header],
+        (None, None) => std::mem::take(key_from),
+    };
     section
         .setting("syntax", r#"`either`: `"abc"` and `abc` name one key. `sf-string`: only in double quotes. `bare`: a quote is a character like any other."#)
         .over(syntax, &SYNTAX, r#""either""#);
-    section.setting("methods", "The methods that are covered. Safe methods cannot be. Where it is not set, methods of `required` are covered too.").over_derived(
+    section.setting("methods", "The methods whose keys count. GET and other safe methods are not allowed. If not set, the methods of `required` are included.").over_derived(
         methods,
         &List("methods", r#"["POST"]"#, value::method),
         r#"["POST", "PATCH", "PUT", "DELETE"]"#,
     );
     section
-        .setting("required", "The methods that must carry a key: 400 without. `true`: POST and PATCH.")
+        .setting(
+            "required",
+            "The methods that need a key; without one the answer is 400. `true`: POST and PATCH.",
+        )
         .over(&mut draft.required, &REQUIRED, "false");
     section
-        .setting("key_chars_min", "The fewest characters of a key. 16 keeps counters out.")
+        .setting("key_chars_min", "The minimum length of a key, in characters. 16 rules out counters.")
         .over(chars_min, &CHARS, "1");
     section
         .setting(
             "key_chars_max",
-            "The most characters of a key. At least `key_chars_min`, also where it is not set.",
+            "The maximum length of a key, in characters. At least `key_chars_min`, also if not set.",
         )
         .over_derived(chars_max, &CHARS, "255");
     section
-        .setting("personal_data", "What becomes of a key that looks like an e-mail address, a phone or card number: nobody looks, a log line with a short digest, or 400.")
+        .setting("personal_data", "Keys that look like an e-mail address, a phone number or a card number. `allow`: not checked. `warn`: logged with a short digest. `refuse`: 400.")
         .over(personal_data, &PERSONAL_DATA, r#""warn""#);
     section
-        .setting("scope", "What tells callers apart. `header:NAME`: a credential, kept only as a digest. `trusted:NAME`: a header set by a proxy of `trusted_from`. `jwt:CLAIM`: a claim of a token that `[jwt]` verified. `certificate`: the client's, verified by `tls.client_ca`. `route`: one key on two routes is two operations.")
+        .setting("scope", "What identifies a caller. `header:NAME`: a credential, stored only as a digest. `trusted:NAME`: a header set by a proxy in `trusted_from`. `jwt:CLAIM`: a claim of a token that `[jwt]` verified. `certificate`: the client's certificate, verified by `tls.client_ca`. `route`: one key on two routes is two operations.")
         .over(scope, &SCOPE, r#"["header:authorization"]"#);
     section
         .setting(
             "anonymous",
-            "What becomes of a caller that cannot be told apart: 401, or one scope for all of them.",
+            "Callers that cannot be identified. `refuse`: 401. `shared`: one scope for all of them.",
         )
-        .over(
-            anonymous,
-            &Words(&[("refuse", Anonymous::Refuse), ("shared", Anonymous::Shared)]),
-            r#""refuse""#,
-        );
+        .over(anonymous, &ANONYMOUS, r#""refuse""#);
     section
-        .setting("effects", "What the work touches. Decides what may be done when an attempt is lost: see [choosing effects](guide.md#choosing-effects).")
+        .setting("effects", "What the work touches. It decides what happens to a lost attempt: see [choosing effects](guide.md#choosing-effects).")
         .over(effects, &EFFECTS, r#""opaque""#);
     section
         .setting(
             "downstream_retention",
-            "Keyed work: how long downstream surely remembers the key, from its first use.",
+            "For `keyed` work: how long downstream remembers the key at least, from its first use.",
         )
         .over(downstream_retention, &SPAN, r#""23h""#);
     section
@@ -141,78 +179,71 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>) -> Draft {
     section
         .setting(
             "on_expired",
-            "What a key is after that: a new request, or 410 while the record is still there.",
+            "A request whose record has expired. `run`: it is a new request. `gone`: 410, until the record is deleted.",
         )
-        .over(on_expired, &Words(&[("run", OnExpired::Run), ("gone", OnExpired::Gone)]), r#""run""#);
+        .over(on_expired, &ON_EXPIRED, r#""run""#);
     section
-        .setting("lease", "How long an attempt is presumed alive. Renewed at half. At least `1s`. Where it is not set: at most the deadline, and at least twice `store_timeout`.")
+        .setting("lease", "How long an attempt is presumed alive. It is renewed after half of it. At least `1s`. If not set: at most the deadline, and at least twice `store_timeout`.")
         .over_derived(lease, &SPAN, r#""30s""#);
     section
         .setting(
             "deadline",
-            "When an attempt ends, renewed or not; also how long the upstream may take. At least the lease, also where it is not set.",
+            "How long an attempt may take, even if its lease is renewed; also how long the upstream may take. At least the lease, also if not set.",
         )
         .over_derived(deadline, &SPAN, r#""5m""#);
     section
-        .setting("horizon", "How long after the deadline an effect may still turn up downstream. Before then, the verdict `did-not-happen` is not believed unless it is final.")
+        .setting("horizon", "How long after the deadline the work may still take effect downstream. Until then the verdict `did-not-happen` is refused, unless it is final.")
         .over(horizon, &SPAN, r#""30s""#);
     section
-        .setting("in_flight", "Duplicates of what still runs: 409, 202 with the place to ask, or they wait. A client may always ask to wait with `Prefer: wait=N`.")
+        .setting("in_flight", "Duplicates of a running request. `refuse`: 409. `accept`: 202 with a status link. `wait`: they wait for the answer. A client may always ask to wait with `Prefer: wait=N`.")
         .over(in_flight, &IN_FLIGHT, r#""refuse""#);
-    section.setting("wait_max", "The longest wait.").over(wait_max, &SPAN, r#""10s""#);
-    // It fills no field: there is nothing to say but `never`.
+    section.setting("wait_max", "How long a duplicate may wait.").over(wait_max, &SPAN, r#""10s""#);
     section
-        .setting(
-            "accept",
-            "Whether work is taken over and answered with 202 at once. Only `never` is in this release.",
-        )
-        .over(&mut (), &Kind("`never`, `allowed`, `always`", accept), r#""never""#);
+        .setting("accept", "Whether a request is stored, answered with 202 and run by a worker. `allowed`: if the client asks for it with `Prefer: respond-async`. It needs `[encryption]`, since credentials are stored too. See [long work](guide.md#long-work).")
+        .over(accept, &ACCEPT, r#""never""#);
     section
-        .setting("release", "Nothing was done: the answer is passed on and the key may be tried again. After 401 and 403 the record is kept for 5 minutes only. Where it is not set, without the statuses of `unknown`.")
+        .setting("release", "Statuses which mean that the work was not done: the answer is passed on, and a retry runs. After 401 and 403 the record is kept for 5 minutes only. If not set, without the statuses of `unknown`.")
         .over_derived(release, &List("HTTP statuses", "[401, 403]", value::status), "[401, 403, 425, 429]");
-    section.setting("unknown", "Doubt: unknown, or retryable where running again is safe. Where it is not set, without the statuses of `release`.").over_derived(
+    section.setting("unknown", "Statuses that leave the outcome unknown. `keyed` and `local` work is retryable instead. If not set, without the statuses of `release`.").over_derived(
         unknown,
         &List("HTTP statuses", "[502, 504]", value::status),
         "[408, 502, 504]",
     );
     section
-        .setting("on_5xx", "Any other 5xx: nothing was done, it is the answer, or doubt. Queryable work is in doubt under `retry` too.")
+        .setting("on_5xx", "What any other 5xx means. `retry`: the work was not done, and a retry runs. `store`: it is the answer, and is replayed. `unknown`: the outcome is unknown. For `queryable` work, `retry` is the same as `unknown`.")
         .over(on_5xx, &ON_5XX, r#""retry""#);
     section
-        .setting("store_down", "While the store cannot be reached: 503 and no work, or the work runs unprotected and its answer says so.")
+        .setting("store_down", "While the store cannot be reached. `refuse`: 503, and nothing runs. `run`: requests run unprotected, and their answers are marked `Idempotency-Stored: false`.")
         .over(store_down, &Words(&[("refuse", StoreDown::Refuse), ("run", StoreDown::Run)]), r#""refuse""#);
     section
-        .setting(
-            "store_timeout",
-            "How long the store may take. At most half the lease, also where it is not set.",
-        )
+        .setting("store_timeout", "How long the store may take. At most half the lease, also if not set.")
         .over_derived(store_timeout, &SPAN, r#""2s""#);
     section
-        .setting("request_bytes_max", "The largest body of a keyed request: 413 above. It is held in memory.")
+        .setting(
+            "request_bytes_max",
+            "The largest body of a keyed request, which is held in memory. Above it: 413.",
+        )
         .over(request_bytes_max, &BYTES, r#""1MiB""#);
     section
-        .setting("response_bytes_max", "The largest answer that is kept, body and headers. Larger ones are passed on whole and not replayed.")
+        .setting("response_bytes_max", "The largest answer that is stored, body and headers. Larger ones are passed on completely but not replayed.")
         .over(response_bytes_max, &BYTES, r#""1MiB""#);
     section
-        .setting("not_replayed", "Headers of the first answer that were true only then: a replay leaves them out. What is about one connection (`connection` and what it names, `keep-alive`, `te`, `trailer`, `transfer-encoding`, `upgrade` …) is never kept.")
+        .setting("not_replayed", "Headers of the first answer that a replay leaves out. Headers about one connection (`connection` and those it lists, `keep-alive`, `te`, `trailer`, `transfer-encoding`, `upgrade` …) are never stored.")
         .over(
             not_replayed,
             &List("headers", r#"["date"]"#, value::header),
             r#"["date", "age", "set-cookie", "authorization", "authentication-info", "proxy-authentication-info", "www-authenticate", "retry-after", "ratelimit", "ratelimit-policy", "ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", "server-timing"]"#,
         );
-    let refused = |name, meaning| section.setting(name, meaning).refused();
-    refused("request_time_header", "The header that says when the client made the request.")
-        .optional(&HEADER, r#""X-Request-Time""#);
-    refused("request_age_max", "How old such a request may be.").optional(&SPAN, r#""5m""#);
+    *request_time_header = section
+        .setting("request_time_header", "The header with the time at which the client made a keyed request: unix seconds, RFC 3339 or an HTTP-date. Needs `request_age_max`. It protects only if a signature covers it, and the service or a proxy in front must verify that signature.")
+        .optional(&HEADER, r#""X-Request-Time""#)
+        .or(request_time_header.take());
+    *request_age_max = section
+        .setting("request_age_max", "How old a request that would run may be. Above it: 400; also without a time, or with a time more than 60 s in the future. Requests whose answer is stored are answered as usual.")
+        .optional(&SPAN, r#""5m""#)
+        .or(request_age_max.take());
     fingerprint_over(fingerprint, &section.inner("fingerprint"));
     draft
-}
-
-fn accept(node: &Node, _: &Environment<'_>) -> Read<()> {
-    if value::word(node, &[("never", true), ("allowed", false), ("always", false)])? {
-        return Ok(());
-    }
-    wrong(&node.value, "needs accepted work and [encryption], which are not in this release; take it out")
 }
 
 fn fingerprint_over(below: &mut fingerprint::Settings, section: &Section<'_>) {
@@ -220,24 +251,20 @@ fn fingerprint_over(below: &mut fingerprint::Settings, section: &Section<'_>) {
     section
         .setting(
             "body",
-            "`auto`: JSON, form and multipart bodies by what they say. `bytes`: always by their bytes.",
+            "`auto`: JSON, form and multipart bodies are compared by their content. `bytes`: all bodies are compared byte by byte.",
         )
-        .over(body, &Words(&[("auto", BodyForm::Auto), ("bytes", BodyForm::Bytes)]), r#""auto""#);
-    section.setting("ignore", "JSON Pointers to members that do not count, such as `/client_time`.").over(
-        ignore,
-        &List("JSON Pointers", r#"["/client_time"]"#, value::parsed),
-        "[]",
-    );
-    section.setting("headers", "Headers that count.").over(
+        .over(body, &BODY, r#""auto""#);
+    section
+        .setting("ignore", "JSON Pointers to members that are not compared, such as `/client_time`.")
+        .over(ignore, &List("JSON Pointers", r#"["/client_time"]"#, value::parsed), "[]");
+    section.setting("headers", "Headers that are compared.").over(
         headers,
         &List("headers", r#"["if-match"]"#, value::header),
         r#"["if-match"]"#,
     );
-    section.setting("secrets", "With one, fingerprints are HMACs. The first signs, all verify.").over(
-        secrets,
-        &Kind("list of secrets", fingerprint_secrets),
-        "[]",
-    );
+    section
+        .setting("secrets", "With a secret, fingerprints are HMACs. The first secret signs, all verify.")
+        .over(secrets, &Kind("list of secrets", fingerprint_secrets), "[]");
 }
 
 fn fingerprint_secrets(node: &Node, environment: &Environment<'_>) -> Read<Vec<fingerprint::Secret>> {

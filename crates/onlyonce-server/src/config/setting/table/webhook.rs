@@ -19,7 +19,7 @@ use crate::webhook::preset::{NONE, Preset, STRIPE};
 const PRESET: Words<&'static Preset> = Words(&[("none", &NONE), ("stripe", &STRIPE)]);
 const SCHEME: Words<Scheme> =
     Words(&[("onlyonce", Scheme::Onlyonce), ("stripe", Scheme::Stripe), ("standard", Scheme::Standard)]);
-const TOLERANCE: Kind<Duration> = Kind("span", tolerance);
+const TOLERANCE: Kind<Duration> = Kind("duration", tolerance);
 const VERDICTS: Kind<BTreeMap<String, Word>> = Kind("table of words", verdicts);
 const DECLINED: Kind<u16> = Kind("HTTP status", declined);
 const NAME_CHARS_MAX: usize = 64;
@@ -28,37 +28,34 @@ const NAME_CHARS_MAX: usize = 64;
 pub(super) fn webhook(section: &Section<'_>) -> Option<Webhook> {
     let name = section.path.strip_prefix("webhooks.").unwrap_or_default();
     if !is_name(name) {
-        let remedy = "cannot stand in a path; name it with letters, digits, - and _, such as [webhooks.bank]";
+        let remedy = "cannot be used in a path; use letters, digits, - and _, such as [webhooks.bank]";
         section.fault("", name.to_owned(), remedy);
     }
     let preset = section
-        .setting("preset", "What holds for the settings below that are not set. `stripe`: the pointers and events of Stripe. A source called `stripe` has it without saying so.")
+        .setting("preset", "The defaults for the settings below. `stripe`: Stripe's pointers and events. It is the default of a source that is named `stripe`.")
         .given(&PRESET, r#""none""#)
         .unwrap_or(if name == STRIPE.name { &STRIPE } else { &NONE });
     let scheme = section
-        .setting("scheme", "How requests are signed: `onlyonce` (`t=<unix seconds>,v1=<hex>`, HMAC-SHA-256 over `t`, a dot and the body), as Stripe does, or as Standard Webhooks has it.")
+        .setting("scheme", "How requests are signed. `onlyonce`: `t=<unix seconds>,v1=<hex>`, HMAC-SHA-256 over `t`, a dot and the body. `stripe`: as Stripe does. `standard`: by Standard Webhooks.")
         .given(&SCHEME, r#""onlyonce""#)
         .unwrap_or(preset.scheme);
     let secrets = secrets(section, scheme);
     let header = section
-        .setting("header", "The header of the signature. `stripe`: `Stripe-Signature`. `standard`: `webhook-signature`; the headers of its id and time begin as it does.")
+        .setting("header", "The header of the signature. `stripe`: `Stripe-Signature`. `standard`: `webhook-signature`; the headers of id and time have the same prefix.")
         .given(&HEADER, r#""Onlyonce-Signature""#)
         .unwrap_or_else(|| HeaderName::from_static(usual_header(scheme)));
     let tolerance = section
-        .setting("tolerance", "How old a signature may be, and how far ahead.")
+        .setting("tolerance", "How far the time of a signature may be in the past or in the future.")
         .with_default(&TOLERANCE, r#""5m""#);
     let public = section
-        .setting("public", "Whether it is also served to the outside, at `/_onlyonce/webhooks/NAME` on the gateway's port. Its place on the admin port is `/v1/webhooks/NAME`.")
+        .setting("public", "Whether it is also served on the gateway's port, at `/_onlyonce/webhooks/NAME`. On the admin port it is always served, at `/v1/webhooks/NAME`.")
         .with_default(&FLAG, "false");
     let pointers = pointers(section, preset);
     let declined_status = section
-        .setting(
-            "declined_status",
-            "The status of the answer that clients get for what a webhook calls `declined`.",
-        )
+        .setting("declined_status", "The status of the answer that clients get if a webhook says `declined`.")
         .with_default(&DECLINED, "402");
     let verdicts = section
-        .setting("verdicts", "What stands at `verdict_pointer`, in our words: `happened`, `declined`, `did-not-happen`, `did-not-happen-final`, `unknown`, `ignore`. What is not listed is ignored. Under a preset it adds to the preset's. Without it: our words themselves.")
+        .setting("verdicts", "The meaning of each value at `verdict_pointer`: `happened`, `declined`, `did-not-happen`, `did-not-happen-final`, `unknown` or `ignore`. Values that are not listed are ignored. With a preset, this table is added to the preset's. Without this table, the values must be these words.")
         .optional(&VERDICTS, r#"{ PAID = "happened", REFUSED = "declined" }"#);
     Some(Webhook {
         name: name.into(),
@@ -75,10 +72,9 @@ pub(super) fn webhook(section: &Section<'_>) -> Option<Webhook> {
 }
 
 fn secrets(section: &Section<'_>, scheme: Scheme) -> Option<Vec<Secret>> {
-    const MISSING: &str =
-        "has no secret to verify with, and anybody could settle records; write secrets = [\"env:NAME\"]";
+    const MISSING: &str = "has no secret, so anybody could settle records; write secrets = [\"env:NAME\"]";
     let secrets = section
-        .setting("secrets", "What its requests are signed with; any of them may verify. As text, with a `whsec_` it may begin with; `standard` decodes what follows `whsec_`.")
+        .setting("secrets", "The secrets that verify signatures; one match is enough. They are used as text, including a leading `whsec_`; `standard` decodes what follows `whsec_`.")
         .required(&SECRETS, r#"["env:WEBHOOK_SECRET"]"#, MISSING)?;
     if secrets.is_empty() {
         section.fault("secrets", None, MISSING);
@@ -87,7 +83,7 @@ fn secrets(section: &Section<'_>, scheme: Scheme) -> Option<Vec<Secret>> {
         (Scheme::Standard, Some(rest)) => match STANDARD.decode(rest) {
             Ok(bytes) => Secret { bytes, ..secret },
             Err(_) => {
-                let remedy = "begins with whsec_, and what follows is no base64; copy the secret whole";
+                let remedy = "begins with whsec_, but what follows is not base64; copy the whole secret";
                 section.fault("secrets", secret.source.clone(), remedy);
                 secret
             }
@@ -101,35 +97,35 @@ fn pointers(section: &Section<'_>, preset: &Preset) -> Pointers {
     let preset_has = |text: &str| text.parse::<Pointer>().expect("a preset's pointer is one");
     Pointers {
         token: section
-            .setting("token_pointer", "Where its body has the value of `Onlyonce-Token`.")
+            .setting("token_pointer", "Where the body has the value of `Onlyonce-Token`.")
             .given(&POINTER, r#""/token""#)
             .unwrap_or_else(|| preset_has(preset.token)),
         scope: section
-            .setting("scope_pointer", "Where its body has the value of `Onlyonce-Scope`.")
+            .setting("scope_pointer", "Where the body has the value of `Onlyonce-Scope`.")
             .given(&POINTER, r#""/scope""#)
             .unwrap_or_else(|| preset_has(preset.scope)),
         key: section
-            .setting("key_pointer", "Where its body has the key. It counts together with the scope only.")
+            .setting("key_pointer", "Where the body has the key. It counts only together with the scope.")
             .given(&POINTER, r#""/key""#)
             .unwrap_or_else(|| preset_has(preset.key)),
         verdict: section
-            .setting("verdict_pointer", "Where its body says what became of the work.")
+            .setting("verdict_pointer", "Where the body says what became of the work.")
             .given(&POINTER, r#""/verdict""#)
             .unwrap_or_else(|| preset_has(preset.verdict)),
         never_will: section
-            .setting("final_pointer", "Where its body has `true` if work that did not happen never will.")
+            .setting("final_pointer", "Where the body has `true` if work that did not happen never will.")
             .given(&POINTER, r#""/final""#)
             .or_else(|| preset.never_will.map(preset_has)),
         response: section
-            .setting("response_pointer", "Where its body may have the answer for the client: `{\"status\", \"headers\", \"body\"}`.")
+            .setting("response_pointer", "Where the body may have the answer for the client: `{\"status\", \"headers\", \"body\"}`.")
             .given(&POINTER, r#""/response""#)
             .or_else(|| preset.response.map(preset_has)),
         id: section
-            .setting("id_pointer", "Where its body has the id of the event.")
+            .setting("id_pointer", "Where the body has the id of the event.")
             .given(&POINTER, r#""/id""#)
             .unwrap_or_else(|| preset_has(preset.id)),
         time: section
-            .setting("time_pointer", "Where its body has the time of the event, in unix seconds or as RFC 3339 has it. Without it, the signature's counts.")
+            .setting("time_pointer", "Where the body has the time of the event, in unix seconds or RFC 3339. Without it, the signature's time is used.")
             .optional(&POINTER, r#""/created""#)
             .or_else(|| preset.time.map(preset_has)),
     }
@@ -174,6 +170,6 @@ fn tolerance(node: &Node, _: &Environment<'_>) -> Read<Duration> {
 fn declined(node: &Node, _: &Environment<'_>) -> Read<u16> {
     match value::status(node)? {
         status @ 400.. => Ok(status),
-        status => wrong(status, "does not tell a client that it was declined; use 400 to 599"),
+        status => wrong(status, "is not an error status; use 400 to 599"),
     }
 }

@@ -1,0 +1,115 @@
+"""moto's DynamoDB on a port of its own, with what moto lacks: calls are executed one at a time, signatures are verified as
+botocore makes them, and a test can have calls about its table fail.
+
+    server.py PORT
+
+POST /faults takes a JSON object: for `table`, the next `count` calls of `operation` (any, where it is absent) are answered
+with `status` and the error `type`; with `execute`, the call is executed before that. `ahead` (in seconds) sets the clock that
+answers about the table are dated by; with `undated` they have no date. POST /call is a call that need not be signed.
+"""
+
+import io
+import json
+import re
+import sys
+import threading
+import time
+from email.utils import formatdate
+
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, run_simple
+
+SECRETS = {"onlyonce": "onlyonce", "AKIDTEST": "wJalrXUtnFEMI/K7MDENG"}
+TOKENS = {"AKIDTEST": "session"}
+SIGNED = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request, SignedHeaders=([^,]+), Signature=(\w+)")
+SKEW_SECONDS = 300
+
+emulator = DomainDispatcherApplication(create_backend_app)
+one_at_a_time = threading.Lock()
+faults = {}
+
+
+def error(start, status, kind, message):
+    body = json.dumps({"__type": "com.amazonaws.dynamodb.v20120810#" + kind, "message": message}).encode()
+    start(f"{status} Error", [("Content-Type", "application/x-amz-json-1.0"), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def refusal(environ, body, now):
+    """The error of a call whose signature is wrong."""
+    header = lambda name: environ.get("CONTENT_TYPE" if name == "content-type" else "HTTP_" + name.upper().replace("-", "_"), "")
+    signed = SIGNED.fullmatch(header("authorization"))
+    if not signed:
+        return "MissingAuthenticationTokenException"
+    key, region, service, names, signature = signed.groups()
+    if key not in SECRETS or header("x-amz-security-token") != TOKENS.get(key, ""):
+        return "UnrecognizedClientException"
+    date = header("x-amz-date")
+    request = AWSRequest("POST", f"http://{header('host')}/", data=body, headers={name: header(name) for name in names.split(";")})
+    request.context["timestamp"] = date
+    signer = SigV4Auth(Credentials(key, SECRETS[key]), service, region)
+    if signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request) != signature:
+        return "InvalidSignatureException"
+    sent = time.mktime(time.strptime(date, "%Y%m%dT%H%M%SZ")) - time.timezone
+    return "InvalidSignatureException" if abs(now - sent) > SKEW_SECONDS else None
+
+
+def table_of(call):
+    named = call.get("TableName") or next(iter(call.get("RequestItems", {})), None)
+    for part in call.get("TransactItems", [])[:1]:
+        named = next(iter(part.values())).get("TableName")
+    return named
+
+
+def application(environ, start):
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
+    if environ["PATH_INFO"] == "/faults":
+        fault = json.loads(body)
+        faults.setdefault(fault["table"], []).append(fault)
+        start("200 OK", [("Content-Length", "2")])
+        return [b"{}"]
+    if environ["REQUEST_METHOD"] != "POST":
+        start("200 OK", [("Content-Length", "0")])
+        return [b""]
+    if environ["PATH_INFO"] == "/call":
+        environ["PATH_INFO"] = "/"
+        with one_at_a_time:
+            return emulator(environ, start)
+    operation = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
+    with one_at_a_time:
+        active = faults.get(table_of(json.loads(body)), [])
+        ahead = sum(fault.get("ahead", 0) for fault in active)
+        if any(fault.get("undated") for fault in active):
+            environ["onlyonce.date"] = None
+        else:
+            environ["onlyonce.date"] = formatdate(time.time() + ahead, usegmt=True)
+        refused = refusal(environ, body, time.time() + ahead)
+        if refused:
+            return error(start, 400, refused, "the signature was not accepted")
+        for fault in active:
+            if fault.get("count", 0) > 0 and fault.get("operation", operation) == operation:
+                fault["count"] -= 1
+                if fault.get("execute"):
+                    list(emulator(environ, lambda *_: None))
+                return error(start, fault["status"], fault["type"], "as a test wants it")
+        return emulator(environ, start)
+
+
+class Handler(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_):
+        pass
+
+    def send_header(self, name, value):
+        if name.lower() != "date":
+            super().send_header(name, value)
+        elif self.environ.get("onlyonce.date"):
+            super().send_header(name, self.environ["onlyonce.date"])
+
+
+run_simple("127.0.0.1", int(sys.argv[1]), application, threaded=True, request_handler=Handler)

@@ -1,0 +1,233 @@
+//! Transactions of `tokio_postgres` and of `deadpool_postgres`.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use onlyonce_store::failpoint;
+use onlyonce_store::postgres::Postgres;
+use onlyonce_store::user::{Statement, Value};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+
+use super::failed;
+use crate::attempt::Attempt;
+use crate::in_transaction::{Begun, InTransaction, OpenAttempt};
+use crate::transaction::driver::{
+    Database, Future, at_once, begin, carried, is_completion, statement, transaction,
+};
+use crate::transaction::sealed::Sealed;
+use crate::transaction::{Completion, Error, Order, Transaction};
+
+transaction!(['c,] tokio_postgres::Transaction<'c>, Postgres, run_in);
+transaction!(
+    #[cfg(feature = "deadpool-postgres")]
+    ['c,] deadpool_postgres::Transaction<'c>, Postgres, run_in_pooled
+);
+transaction!([C: Deref<Target = Client> + Send + Sync,] PhaseClient<C>, Postgres, run_on_own);
+
+/// A transaction that a phase has begun on a connection of its own. It is a client of `tokio_postgres`, for statements; the
+/// phase ends it.
+pub struct PhaseClient<C> {
+    /// Empty once it has ended.
+    client: Option<C>,
+}
+
+impl<C: Deref<Target = Client>> PhaseClient<C> {
+    fn client(&self) -> &Client {
+        self.client.as_deref().expect("a transaction that a handler has was not ended")
+    }
+}
+
+impl<C: Deref<Target = Client>> Deref for PhaseClient<C> {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.client()
+    }
+}
+
+impl<C> fmt::Debug for PhaseClient<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PhaseClient").finish_non_exhaustive()
+    }
+}
+
+/// One client of `tokio_postgres` that phases take turns on. A service with traffic has a pool instead.
+#[derive(Clone)]
+pub struct Shared(Arc<Mutex<Guarded>>);
+
+/// A client that is fit for a transaction, or was given up in the middle of one.
+struct Guarded {
+    client: Client,
+    is_open: bool,
+}
+
+impl Shared {
+    /// Phases take turns on this client.
+    pub fn new(client: Client) -> Self {
+        Self(Arc::new(Mutex::new(Guarded { client, is_open: false })))
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+/// The turn of one phase.
+pub struct Turn(OwnedMutexGuard<Guarded>);
+
+impl Deref for Turn {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0.client
+    }
+}
+
+impl Database for Shared {}
+
+impl begin::Begin for Shared {
+    type Store = Postgres;
+    type Transaction = PhaseClient<Turn>;
+
+    fn begin(&self) -> Future<'_, PhaseClient<Turn>> {
+        Box::pin(async {
+            let mut turn = Turn(self.0.clone().lock_owned().await);
+            // A phase that was given up with its future left its transaction open.
+            if turn.0.is_open {
+                turn.batch_execute("ROLLBACK").await.map_err(failed)?;
+            }
+            turn.0.deref_mut().is_open = true;
+            turn.batch_execute("BEGIN").await.map_err(failed)?;
+            Ok(PhaseClient { client: Some(turn) })
+        })
+    }
+
+    fn run(tx: &mut PhaseClient<Turn>, statement: Statement) -> Future<'_, Option<i64>> {
+        Box::pin(run_on(tx.client(), statement))
+    }
+
+    fn commit(tx: PhaseClient<Turn>) -> Future<'static, ()> {
+        Box::pin(end_turn(tx, "COMMIT"))
+    }
+
+    fn roll_back(tx: PhaseClient<Turn>) -> Future<'static, ()> {
+        Box::pin(end_turn(tx, "ROLLBACK"))
+    }
+}
+
+async fn end_turn(mut tx: PhaseClient<Turn>, sql: &str) -> Result<(), Error> {
+    let Some(mut turn) = tx.client.take() else { return Ok(()) };
+    turn.batch_execute(sql).await.map_err(failed)?;
+    turn.0.is_open = false;
+    Ok(())
+}
+
+/// A connection of a pool. One whose transaction was not ended does not go back there.
+#[cfg(feature = "deadpool-postgres")]
+pub struct Pooled(Option<deadpool_postgres::Object>);
+
+#[cfg(feature = "deadpool-postgres")]
+impl Deref for Pooled {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.0.as_deref().map(|client| &**client).expect("a connection in use was not given back")
+    }
+}
+
+#[cfg(feature = "deadpool-postgres")]
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        if let Some(object) = self.0.take() {
+            drop(deadpool_postgres::Object::take(object));
+        }
+    }
+}
+
+#[cfg(feature = "deadpool-postgres")]
+impl Database for deadpool_postgres::Pool {}
+
+#[cfg(feature = "deadpool-postgres")]
+impl begin::Begin for deadpool_postgres::Pool {
+    type Store = Postgres;
+    type Transaction = PhaseClient<Pooled>;
+
+    fn begin(&self) -> Future<'_, PhaseClient<Pooled>> {
+        Box::pin(async {
+            let pooled = Pooled(Some(self.get().await.map_err(failed)?));
+            pooled.batch_execute("BEGIN").await.map_err(failed)?;
+            Ok(PhaseClient { client: Some(pooled) })
+        })
+    }
+
+    fn run(tx: &mut PhaseClient<Pooled>, statement: Statement) -> Future<'_, Option<i64>> {
+        Box::pin(run_on(tx.client(), statement))
+    }
+
+    fn commit(tx: PhaseClient<Pooled>) -> Future<'static, ()> {
+        Box::pin(give_back(tx, "COMMIT"))
+    }
+
+    fn roll_back(tx: PhaseClient<Pooled>) -> Future<'static, ()> {
+        Box::pin(give_back(tx, "ROLLBACK"))
+    }
+}
+
+#[cfg(feature = "deadpool-postgres")]
+async fn give_back(mut tx: PhaseClient<Pooled>, sql: &str) -> Result<(), Error> {
+    let Some(mut pooled) = tx.client.take() else { return Ok(()) };
+    pooled.batch_execute(sql).await.map_err(failed)?;
+    drop(pooled.0.take());
+    Ok(())
+}
+
+async fn run_in(
+    tx: &mut tokio_postgres::Transaction<'_>,
+    statement: Statement,
+) -> Result<Option<i64>, Error> {
+    let typed = typed(&statement);
+    first(tx.query_typed(&statement.sql, &typed).await)
+}
+
+/// Prepared once a connection, by the pool's own cache: to plan a write takes the server longer than to carry it out.
+#[cfg(feature = "deadpool-postgres")]
+async fn run_in_pooled(
+    tx: &mut deadpool_postgres::Transaction<'_>,
+    statement: Statement,
+) -> Result<Option<i64>, Error> {
+    let (values, types): (Vec<_>, Vec<_>) = typed(&statement).into_iter().unzip();
+    let prepared = tx.prepare_typed_cached(&statement.sql, &types).await.map_err(failed)?;
+    first(tx.query(&prepared, &values).await)
+}
+
+async fn run_on_own<C: Deref<Target = Client>>(
+    tx: &mut PhaseClient<C>,
+    statement: Statement,
+) -> Result<Option<i64>, Error> {
+    run_on(tx.client(), statement).await
+}
+
+async fn run_on(client: &Client, statement: Statement) -> Result<Option<i64>, Error> {
+    let typed = typed(&statement);
+    first(client.query_typed(&statement.sql, &typed).await)
+}
+
+fn typed(statement: &Statement) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    let typed = statement.values.iter().map(|value| match value {
+        Value::Bytes(bytes) => (bytes as &(dyn ToSql + Sync), Type::BYTEA),
+        Value::Text(text) => (text as &(dyn ToSql + Sync), Type::TEXT),
+        Value::Integer(integer) => (integer as &(dyn ToSql + Sync), Type::INT8),
+        Value::Flag(flag) => (flag as &(dyn ToSql + Sync), Type::BOOL),
+    });
+    typed.collect()
+}
+
+fn first(rows: Result<Vec<Row>, tokio_postgres::Error>) -> Result<Option<i64>, Error> {
+    let rows = rows.map_err(failed)?;
+    rows.first().map(|row| row.try_get(0).map_err(failed)).transpose()
+}
