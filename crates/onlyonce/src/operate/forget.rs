@@ -90,7 +90,7 @@ impl Engine {
                 self.drop_copy(&id).await;
                 self.tell_transition(id, found.record.state.name(), &now.record, Source::Operator);
                 let audit = entry.as_ref().map(|entry| entry.id.clone());
-                entry.into_iter().for_each(|entry| self.tell_change(entry, now.now));
+                entry.into_iter().for_each(|entry| self.tell_change(entry, now.record.written_at));
                 done(now, audit)
             }
             Swapped::Lost(now) => Tried::Lost(now),

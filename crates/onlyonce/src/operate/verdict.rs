@@ -89,7 +89,7 @@ impl Engine {
                 Swapped::Applied(now) => {
                     self.tell_settled(id, &found, &now, Source::Operator, settles);
                     let audit = entry.id.clone();
-                    self.tell_change(entry, now.now);
+                    self.tell_change(entry, now.record.written_at);
                     if order.force == Force::Yes {
                         self.tell_every_node(STORE_TIMEOUT).await?;
                     }
