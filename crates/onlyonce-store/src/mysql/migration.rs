@@ -2,7 +2,9 @@
 //!
 //! 1. The server commits each statement that changes a schema by itself, so a step cannot be one transaction. Instead every
 //!    statement of a step may be run twice, also at once: it creates what is missing and leaves what is there. A step is noted
-//!    once all of it has been run; one that was broken off is run again. No lock is needed, and Galera has none.
+//!    once all of it has been run; one that was broken off is run again. No lock is needed.
+//!    A Galera cluster is the exception: schema changes of two of its servers at once can block each other for good, and it has
+//!    no lock that both would see. There a node first writes that it has begun the step, and the others wait for it.
 //! 2. Applied steps are stored with a checksum. A schema whose steps differ from this release's is refused.
 //! 3. A step says which schema version a release must know to keep working: nodes of two releases can share a schema
 //!    during a rolling upgrade. A release that is too old does not start; a running one refuses everything once it has
@@ -10,8 +12,11 @@
 //! 4. If everything is applied, nothing is written: a user that may only read and write rows is enough.
 //! 5. A released step is never edited; a change is a new step.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Row};
+use mysql_async::{Conn, Row, Value};
 use sha2::{Digest, Sha256};
 
 use super::failure::{self, Failure};
@@ -26,6 +31,13 @@ struct Step {
     sql: &'static str,
     /// A release must know the schema up to this number to use it.
     needs: u32,
+}
+
+impl Step {
+    /// Its row of the migrations table.
+    fn values(&self) -> Vec<Value> {
+        vec![self.number.into(), self.name.into(), checksum(self).into(), self.needs.into()]
+    }
 }
 
 macro_rules! step {
@@ -49,13 +61,53 @@ const PROCEDURE_EXISTS: u16 = 1304;
 /// The user may not create tables, views or procedures, or drop what a view replaces.
 const NOT_ALLOWED: [u16; 4] = [1142, 1044, 1227, 1370];
 
+/// How often a node looks whether another has applied the step that it waits for.
+const LOOKED_EVERY: Duration = Duration::from_millis(200);
+
+const TABLE: &str = "
+    CREATE TABLE IF NOT EXISTS onlyonce_migration (
+        number     INT NOT NULL PRIMARY KEY,
+        name       VARBINARY(255) NOT NULL,
+        checksum   BINARY(32) NOT NULL,
+        needs      INT NOT NULL,
+        begun_at   DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+        applied_at DATETIME(6) NULL DEFAULT (UTC_TIMESTAMP(6))
+    ) ENGINE = InnoDB";
+
 /// Applies the missing migrations.
 pub(super) async fn run(connection: &mut Conn, database: &Database) -> Result<(), Error> {
     let applied = applied(connection, database).await?;
     for step in pending(database, &applied)? {
-        apply(connection, step).await.map_err(|error| not_applied(database, step, &error))?;
+        let failed = |error: mysql_async::Error| not_applied(database, step, &error);
+        failpoint!("mysql.migrate.before");
+        connection.query_drop(TABLE).await.map_err(failed)?;
+        if !database.is_galera.load(Ordering::Relaxed) || begin(connection, database, step).await? {
+            apply(connection, step).await.map_err(failed)?;
+        }
     }
     Ok(())
+}
+
+/// Whether this node is to apply the step. If another has begun it, waits until that one is done: then no. One that has not
+/// finished within a minute has died.
+async fn begin(connection: &mut Conn, database: &Database, step: &Step) -> Result<bool, Error> {
+    const BEGIN: &str = "
+        INSERT INTO onlyonce_migration (number, name, checksum, needs, applied_at) VALUES (?, ?, ?, ?, NULL)
+        ON DUPLICATE KEY UPDATE begun_at =
+            IF(applied_at IS NULL AND begun_at < UTC_TIMESTAMP(6) - INTERVAL 60 SECOND, UTC_TIMESTAMP(6), begun_at)";
+    loop {
+        match ask(connection, BEGIN, step.values()).await {
+            Ok(answer) if answer.changed > 0 => return Ok(true),
+            Ok(_) => {}
+            // Another has begun at the same moment.
+            Err(error) if failure::code(&error) == Some(failure::DEADLOCK) => {}
+            Err(error) => return Err(not_applied(database, step, &error).into()),
+        }
+        tokio::time::sleep(LOOKED_EVERY).await;
+        if applied(connection, database).await?.iter().any(|row| row.number == step.number) {
+            return Ok(false);
+        }
+    }
 }
 
 /// The current schema, and what is missing.
@@ -97,7 +149,8 @@ struct Applied {
 
 /// The applied migrations; none if the table is missing.
 async fn applied(connection: &mut Conn, database: &Database) -> Result<Vec<Applied>, Error> {
-    const SQL: &str = "SELECT number, name, checksum, needs FROM onlyonce_migration ORDER BY number";
+    const SQL: &str = "
+        SELECT number, name, checksum, needs FROM onlyonce_migration WHERE applied_at IS NOT NULL ORDER BY number";
     let rows = match ask(connection, SQL, Vec::new()).await {
         Ok(Answer { rows, .. }) => rows,
         Err(error) if failure::code(&error) == Some(NO_TABLE) => return Ok(Vec::new()),
@@ -145,19 +198,9 @@ fn pending<'a>(
 }
 
 async fn apply(connection: &mut Conn, step: &Step) -> Result<(), mysql_async::Error> {
-    const TABLE: &str = "
-        CREATE TABLE IF NOT EXISTS onlyonce_migration (
-            number     INT NOT NULL PRIMARY KEY,
-            name       VARBINARY(255) NOT NULL,
-            checksum   BINARY(32) NOT NULL,
-            needs      INT NOT NULL,
-            applied_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6))
-        ) ENGINE = InnoDB";
     const NOTE: &str = "
         INSERT INTO onlyonce_migration (number, name, checksum, needs) VALUES (?, ?, ?, ?)
-        ON DUPLICATE KEY UPDATE number = number";
-    failpoint!("mysql.migrate.before");
-    connection.query_drop(TABLE).await?;
+        ON DUPLICATE KEY UPDATE applied_at = COALESCE(applied_at, UTC_TIMESTAMP(6))";
     for statement in statements(step.sql) {
         match connection.query_drop(statement).await {
             Err(error) if failure::code(&error) == Some(PROCEDURE_EXISTS) => {}
@@ -165,8 +208,7 @@ async fn apply(connection: &mut Conn, step: &Step) -> Result<(), mysql_async::Er
         }
         failpoint!("mysql.migrate.between");
     }
-    let values = vec![step.number.into(), step.name.into(), checksum(step).into(), step.needs.into()];
-    ask(connection, NOTE, values).await?;
+    ask(connection, NOTE, step.values()).await?;
     failpoint!("mysql.migrate.after");
     Ok(())
 }
