@@ -495,9 +495,10 @@ pub fn commit_phase(seen: &Seen, token: Token, phase: &Arc<str>) -> Option<Box<D
     Some(draft)
 }
 
-/// A phase is about to call a foreign system: written before the call. None where the attempt is fenced.
+/// A phase is about to call a foreign system: written before the call. None where the attempt is fenced, or its deadline has
+/// passed: what is believed about its calls supposes that none begins later.
 pub fn call(seen: &Seen, token: Token, calling: Calling) -> Option<Box<Draft>> {
-    let mut draft = own_running(seen, token)?;
+    let mut draft = own_running(seen, token).filter(|_| seen.now < seen.record.deadline_at())?;
     draft.progress.calling = Some(calling);
     // What was heard before this call is not about it.
     draft.evidence = None;

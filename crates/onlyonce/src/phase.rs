@@ -163,11 +163,15 @@ impl Phases {
                 "phase \"{name}\" has committed already; use a different name for each phase"
             ));
         }
-        let calling = self.seen.as_ref().and_then(|seen| seen.record.progress.calling.as_ref());
-        match calling {
+        match self.calling() {
             Some(calling) if !is_call || *calling.phase != *name => Err(changed(name, &calling.phase)),
             Some(_) | None => Ok(Next::Run),
         }
+    }
+
+    /// The call whose result is not on record.
+    fn calling(&self) -> Option<&Calling> {
+        self.seen.as_ref().and_then(|seen| seen.record.progress.calling.as_ref())
     }
 
     fn number(&self) -> u32 {
@@ -451,8 +455,8 @@ impl Attempt {
     ///
     /// # Errors
     ///
-    /// See [`Error`]. After [`Error::DidNotRun`] and [`Error::Unknown`] the attempt has ended: it runs no other phase, and
-    /// whatever the handler answers, the record says so.
+    /// See [`Error`]. After [`Error::DidNotRun`] and [`Error::Unknown`] the attempt has ended: it runs no other phase, it cannot
+    /// be completed in a transaction, and whatever the handler answers, the record says so.
     pub async fn foreign<T, E>(
         &self,
         name: &'static str,
@@ -641,16 +645,27 @@ impl Attempt {
         })
     }
 
-    /// Whether every phase that is on record was passed. Otherwise the attempt ends unknown: completed, what the missing phase
-    /// has done would be forgotten.
-    pub(crate) fn has_passed_all(&self) -> Result<(), String> {
-        let Some(missing) = self.phases(|phases| phases.missing().cloned()) else { return Ok(()) };
-        self.unknown_because(Reason::Changed);
-        self.end();
-        Err(format!(
-            "phase \"{missing}\" is on record, but the handler completes without it; the handler was changed while the work was \
-             under way"
-        ))
+    /// Whether every phase that is on record was passed, and no call is open. Otherwise the attempt ends unknown: completed, what
+    /// the missing phase or the call has done would be forgotten.
+    pub(crate) fn has_passed_all(&self) -> Result<(), transaction::Error> {
+        let (has_ended, missing, is_calling) = self.phases(|phases| {
+            (phases.standing == Standing::Ended, phases.missing().cloned(), phases.calling().is_some())
+        });
+        if let Some(missing) = missing.filter(|_| !has_ended) {
+            self.unknown_because(Reason::Changed);
+            self.end();
+            let says = format!(
+                "phase \"{missing}\" is on record, but the handler completes without it; the handler was changed while the work \
+                 was under way"
+            );
+            return Err(transaction::Error::new(transaction::ErrorKind::Changed, says));
+        }
+        if has_ended || is_calling {
+            let says = "a call of this attempt has failed or not ended, or a phase of it was changed; return that error instead of \
+                        completing";
+            return Err(transaction::Error::new(transaction::ErrorKind::Invalid, says));
+        }
+        Ok(())
     }
 
     fn begin_phase(&self) -> Result<(), Failure> {

@@ -184,7 +184,7 @@ pub enum ErrorKind {
     /// An earlier attempt has committed a phase that this handler did not come to: the handler was changed while the record
     /// was under way. Roll back; the attempt ends unknown.
     Changed,
-    /// What was asked for cannot be stored.
+    /// What was asked for cannot be stored; or the attempt has ended with a call that failed, and cannot be completed.
     Invalid,
     /// The database failed, or is not what the settings say.
     Database,
@@ -319,7 +319,7 @@ impl Attempt {
 
     /// The answer as it is stored.
     pub(crate) fn completion<B: AsRef<[u8]>>(&self, response: &Response<B>) -> Result<Completion, Error> {
-        self.has_passed_all().map_err(|says| Error::new(ErrorKind::Changed, says))?;
+        self.has_passed_all()?;
         let policy = &self.keyed.settings.policy;
         let status = response.status();
         if !(200..=599).contains(&status.as_u16()) {

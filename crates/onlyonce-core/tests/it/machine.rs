@@ -194,7 +194,7 @@ running past its deadline
     in doubt                                     -> unknown (connectionlost), asked later
     done foreign, not run foreign, in doubt foreign -> superseded
     commit                                       -> running 1, after charge
-    call                                         -> running 1, calling
+    call                                         -> nothing
     commit foreign, call foreign, claim, cancel  -> nothing
     sweep [local]                                -> retryable
     sweep [keyed]                                -> retryable, in doubt
@@ -1035,6 +1035,17 @@ fn a_phase_that_commits_settles_the_doubt_about_its_call() {
     assert_eq!(words(&draft), "running 1, after charge");
     assert!(!draft.relies_on_memory);
     assert_eq!(draft.progress.calling, None);
+}
+
+/// U01, W03: no call begins at or after the deadline of its attempt, even if the lease lives: probes are believed from then on.
+#[test]
+fn no_call_begins_after_the_deadline() {
+    let record = state("running", Effects::Local).unwrap();
+    let deadline = record.deadline_at();
+    let calling = Calling { phase: "charge".into(), effects: Effects::Queryable };
+    let before = Timestamp::from_micros(deadline.as_micros() - 1);
+    assert!(machine::call(&seen(record.clone(), before), OWN, calling.clone()).is_some());
+    assert_eq!(machine::call(&seen(record, deadline), OWN, calling), None);
 }
 
 /// W10, T03: half-done work is kept past its retention, flagged once, and goes on where its request comes back.

@@ -57,7 +57,8 @@ struct Write<'a> {
 pub(super) async fn swap(store: &DynamoDb, id: Id, mut change: Change) -> Result<Swapped, Error> {
     if !change.with.messages.is_empty() {
         let message = "this store is DynamoDB, which keeps no messages; use PostgreSQL or SQLite for handlers that send any";
-        return Err(Error::new(ErrorKind::Misconfigured, message).having_written_nothing());
+        // Of this kind, since it is about one handler: the store can be used.
+        return Err(Error::new(ErrorKind::Other, message).having_written_nothing());
     }
     let sealing = Sealing::of(store.keyring.as_ref(), &id, &change.next, &mut change.with);
     let draft: &Draft = &change.next;

@@ -35,12 +35,12 @@ pub(super) fn cut_off(database: &Database) -> Failure {
 /// The failure for an error of the client library.
 pub(super) fn of(database: &Database, error: &Error) -> Failure {
     let shown = &database.shown;
-    let Error::Server(ServerError { code, message, .. }) = error else {
+    let Error::Server(ServerError { code, message, state }) = error else {
         let (kind, remedy) = without_code(error);
         let message = format!("MySQL at {shown}: {}; {remedy}", chain(error));
         return Failure { kind, left: Left::Doubt, wrote_nothing: false, message };
     };
-    let (kind, left, remedy) = judge(*code, database);
+    let (kind, left, remedy) = judge(*code, state, database);
     let message = format!("MySQL at {shown}: {message} ({code}); {remedy}");
     // It has refused, but the connection leads to the wrong server.
     let wrote_nothing = left != Left::Doubt || is_wrong_server(*code);
@@ -103,7 +103,7 @@ fn without_code(error: &Error) -> (ErrorKind, &'static str) {
 }
 
 /// The codes of <https://mariadb.com/kb/en/mariadb-error-codes/> that a store meets.
-fn judge(code: u16, database: &Database) -> (ErrorKind, Left, String) {
+fn judge(code: u16, state: &str, database: &Database) -> (ErrorKind, Left, String) {
     use ErrorKind::{Busy, Misconfigured, Other, Unavailable};
     let (user, name) = (&database.user, &database.name);
     match code {
@@ -167,8 +167,17 @@ fn judge(code: u16, database: &Database) -> (ErrorKind, Left, String) {
             (Misconfigured, Left::Nothing, "set binlog_format = ROW on the server, and restart it".to_owned())
         }
         1053 | 1180 | 1184 | 1927 | 2006 | 2013 => (Unavailable, Left::Doubt, "see its log".to_owned()),
-        _ => (Other, Left::Nothing, "see its log".to_owned()),
+        1364 | 1366 | 1644 => (Other, Left::Nothing, "see its log".to_owned()),
+        _ if is_refusal(state) => (Other, Left::Nothing, "see its log".to_owned()),
+        // It may have come while the statement was being committed.
+        _ => (Other, Left::Doubt, "see its log".to_owned()),
     }
+}
+
+/// Whether an SQLSTATE is of a class that is about the statement itself: its values, what they violate, its text, or what the
+/// server cannot do. It is told before anything is committed.
+fn is_refusal(state: &str) -> bool {
+    ["0A", "21", "22", "23", "42"].iter().any(|class| state.starts_with(class))
 }
 
 #[cfg(test)]
@@ -179,20 +188,25 @@ mod tests {
     #[test]
     fn what_may_have_been_committed_is_doubt_and_what_was_refused_is_nothing() {
         let database = Database::parse("mysql://ann@localhost/pay?sslmode=disable").unwrap();
-        for (code, left) in [
-            (1053, Left::Doubt),
-            (1180, Left::Doubt),
-            (1927, Left::Doubt),
-            (2006, Left::Doubt),
-            (2013, Left::Doubt),
-            (1213, Left::Again),
-            (1205, Left::Busy),
-            (1969, Left::Nothing),
-            (1114, Left::Nothing),
-            (1406, Left::Nothing),
-            (4025, Left::Nothing),
+        for (code, state, left) in [
+            (1053, "08S01", Left::Doubt),
+            (1180, "HY000", Left::Doubt),
+            (1927, "70100", Left::Doubt),
+            (2006, "HY000", Left::Doubt),
+            (2013, "HY000", Left::Doubt),
+            (1213, "40001", Left::Again),
+            (1205, "HY000", Left::Busy),
+            (1969, "70100", Left::Nothing),
+            (1114, "HY000", Left::Nothing),
+            (1406, "22001", Left::Nothing),
+            (1064, "42000", Left::Nothing),
+            (4025, "23000", Left::Nothing),
+            // Codes that nobody has listed: a disk that fails during the commit, a session that is killed.
+            (1026, "HY000", Left::Doubt),
+            (1152, "08S01", Left::Doubt),
+            (3169, "HY000", Left::Doubt),
         ] {
-            assert_eq!(judge(code, &database).1, left, "{code}");
+            assert_eq!(judge(code, state, &database).1, left, "{code}");
         }
     }
 

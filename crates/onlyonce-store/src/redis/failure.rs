@@ -50,12 +50,13 @@ impl Failure {
     /// The failure of a connection.
     pub(super) fn lost(database: &Database, error: &RedisError) -> Self {
         if error.to_string().contains("fatal alert") {
-            // It comes after our handshake, with the answer to the first command, and that was not executed.
+            // It comes after our handshake, with the answer to the first command, which connecting sends. Later, a command may
+            // have been executed before it.
             let shown = &database.shown;
-            let what = format!(
+            let message = format!(
                 "Redis at {shown}: {error}; it wants a client certificate that it trusts: name its files by sslcert and sslkey"
             );
-            return Self::refused(ErrorKind::Misconfigured, what);
+            return Self { kind: ErrorKind::Misconfigured, wrote_nothing: false, message };
         }
         Self::doubt(database, &format!("{error}; check that it runs and can be reached from here"))
     }

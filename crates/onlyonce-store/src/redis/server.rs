@@ -126,12 +126,19 @@ impl Server {
         let mut answered: Vec<Option<Vec<Value>>> = trips.iter().map(|_| None).collect();
         // In a slot that is about to become this server's, the marker would stand beside the one that is still to come.
         let marker = trips.iter().find(|trip| !trip.is_asking).map(|trip| &trip.marker);
+        let mut number = None;
         for _ in 0..SENT_MAX {
             let left: Vec<usize> = (0..trips.len()).filter(|place| answered[*place].is_none()).collect();
             let whole = self.together(trips, &left, marker);
             let after =
                 |failure: Failure| if left.len() < trips.len() { failure.after_others() } else { failure };
             let current = self.connection().await.map_err(after)?;
+            if left.len() < trips.len() && number != Some(current.number) {
+                // `WAIT` speaks for what its own connection wrote, and this may be another server.
+                let what = "the connection was lost before replicas had confirmed what was written";
+                return Err(Failure::doubt(&self.database, what));
+            }
+            number = Some(current.number);
             let Reply { mut values, now, .. } = self.send_on(&current, &whole).await.map_err(after)?;
             let waited = values.pop();
             let marked = marker.and_then(|_| values.pop());

@@ -1,5 +1,6 @@
 //! A transaction of the user's own on the writer's thread: rows of theirs, a record and its messages, in one commit.
 
+use std::cell::Cell;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,6 +23,7 @@ pub struct Transaction<'a> {
     path: &'a std::path::Path,
     now: Timestamp,
     keyring: Option<&'a Keyring>,
+    is_refused: Cell<bool>,
 }
 
 impl Deref for Transaction<'_> {
@@ -41,6 +43,11 @@ impl Transaction<'_> {
     /// The moment that what is written here is stamped with.
     pub fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// Nothing of this transaction is written, even if the work goes on and succeeds: what it was to commit with was refused.
+    pub fn refuse(&self) {
+        self.is_refused.set(true);
     }
 
     /// The record as it stands in this transaction.
@@ -116,10 +123,17 @@ impl Sqlite {
         let told = given_up.clone();
         let run = move |connection: &Connection, now| {
             let keyring = keyring.as_ref();
-            work(&Transaction { connection, path: &path, now, keyring }).map_err(|error| {
+            let tx = Transaction { connection, path: &path, now, keyring, is_refused: Cell::new(false) };
+            let done = work(&tx).map_err(|error| {
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 Refused::Stored(Error::new(ErrorKind::Other, "the work was given up, and undone"))
-            })
+            })?;
+            if tx.is_refused.get() {
+                let message = "a completion or message in this transaction was refused, so nothing of it was written; return \
+                               that error instead of going on";
+                return Err(Refused::Stored(Error::new(ErrorKind::Other, message).having_written_nothing()));
+            }
+            Ok(done)
         };
         let done = self.writer.submit(size, run).await;
         let given_up = given_up.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -22,14 +22,15 @@ impl super::Transaction for &Transaction<'_> {
         order: Result<Order, Error>,
         value: T,
     ) -> Result<T, Error> {
-        match order? {
+        let done = order.and_then(|order| match order {
             Order::Hold => {
-                judge(self, attempt, &Outcome::Completed { response: None, keep_for: None }).map(drop)?;
+                judge(self, attempt, &Outcome::Completed { response: None, keep_for: None }).map(drop)
             }
-            Order::Complete(completion) => complete(self, attempt, completion)?,
-            Order::Send(message) => self.send(attempt.handle().id, &[message])?,
-        }
-        Ok(value)
+            Order::Complete(completion) => complete(self, attempt, completion),
+            Order::Send(message) => Ok(self.send(attempt.handle().id, &[message])?),
+        });
+        // A server would have aborted the transaction: whoever ignores the error has nothing to commit.
+        done.inspect_err(|_| self.refuse()).map(|()| value)
     }
 
     fn begin_at_once(self, key: InTransaction) -> Result<Begun, Error> {
@@ -38,7 +39,8 @@ impl super::Transaction for &Transaction<'_> {
 
     fn complete_at_once(self, open: OpenAttempt, completion: Result<Completion, Error>) -> Result<(), Error> {
         failpoint!("complete.before");
-        open.complete_by(self, completion?)?;
+        let done = completion.and_then(|completion| open.complete_by(self, completion));
+        done.inspect_err(|_| self.refuse())?;
         failpoint!("complete.after");
         Ok(())
     }

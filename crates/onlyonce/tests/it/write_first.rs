@@ -11,6 +11,7 @@ use axum::response::IntoResponse;
 use axum::routing::post;
 use http::Response;
 use onlyonce::operate::{Judged, Saying};
+use onlyonce::phase::Called;
 use onlyonce::record::Verdict;
 use onlyonce::store::Store as _;
 use onlyonce::store::postgres::{self, Postgres};
@@ -438,8 +439,11 @@ async fn rows_messages_and_completion_are_one_in_a_file() {
             tx.execute(INSERT, [])?;
             attempt.send(tx, receipt())?;
             attempt.complete_in(tx, &paid())?;
-            let again = attempt.complete_in(tx, &paid()).unwrap_err();
-            assert_eq!(again.kind(), ErrorKind::Completed);
+            if number == 2 {
+                // Whoever ignores an error has nothing to commit, as on a server.
+                let again = attempt.complete_in(tx, &paid()).unwrap_err();
+                assert_eq!(again.kind(), ErrorKind::Completed);
+            }
             if number == 1 { Err(Failure::from("on second thoughts")) } else { Ok(()) }
         });
         match written.await {
@@ -448,8 +452,10 @@ async fn rows_messages_and_completion_are_one_in_a_file() {
         }
     });
     let app = Router::new().route("/orders", route).layer(file.onlyonce().layer());
-    assert_eq!(send(&app, order("k")).await.status, 500);
-    assert_eq!((file.count("payment").await, file.count("onlyonce_outbox").await), (0, 0));
+    for _ in 1..=2 {
+        assert_eq!(send(&app, order("k")).await.status, 500);
+        assert_eq!((file.count("payment").await, file.count("onlyonce_outbox").await), (0, 0));
+    }
     assert_eq!(send(&app, order("k")).await.summary(), "201 paid");
     assert!(send(&app, order("k")).await.is_replay());
     assert_eq!((file.count("payment").await, file.count("onlyonce_outbox").await), (1, 1));
@@ -888,6 +894,34 @@ async fn a_phase_in_a_file_commits_once() {
     assert_eq!(send(&app, order("k")).await.status, 503);
     assert_eq!(send(&app, order("k")).await.summary(), "200 7");
     assert_eq!((file.count("payment").await, file.count("onlyonce_result").await), (1, 1));
+}
+
+/// U01, W03: a call in doubt cannot be completed away: the transaction is refused, and the record says unknown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_while_a_call_is_in_doubt_is_refused() {
+    for is_abandoned in [false, true] {
+        let world = World::new().await;
+        let pool = world.sqlx().await;
+        let route = post(move |attempt: Attempt| async move {
+            let calling = attempt.foreign("charged", Effects::Opaque, async |_| match is_abandoned {
+                true => std::future::pending().await,
+                false => Err::<(), _>(Called::Unknown(std::io::Error::other("reset"))),
+            });
+            let called = tokio::time::timeout(Duration::from_millis(500), calling).await;
+            assert!(called.is_err() == is_abandoned, "{called:?}");
+            let mut tx = pool.begin().await?;
+            sqlx::query(INSERT).execute(&mut *tx).await?;
+            let error = attempt.complete_in(&mut tx, &paid()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            drop(tx);
+            Ok::<_, Problem>("not paid".into_response())
+        });
+        let app = Router::new().route("/orders", route).layer(world.onlyonce().layer());
+        let first = send(&app, order("k")).await;
+        assert!(!first.is_stored(), "{first:?}");
+        assert_eq!(send(&app, order("k")).await.summary(), "409 idempotency_outcome_unknown");
+        assert_eq!(world.count("payment"), "0");
+    }
 }
 
 /// W03: on the embedded store, too, a completion without a phase that is on record is refused, and rolled back.
