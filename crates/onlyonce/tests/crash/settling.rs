@@ -32,7 +32,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Probe => "probe",
             Self::Webhook => "webhook",
@@ -43,8 +43,8 @@ impl Way {
     }
 }
 
-/// Every durable step of settling, and who comes there.
-pub(crate) const STEPS: [(&str, Way); 15] = [
+/// Every durable step of settling, and who comes there. A purge forgets record after record.
+pub(crate) const STEPS: [(&str, Way); 17] = [
     ("reconcile.schedule.before", Way::Probe),
     ("reconcile.schedule.after", Way::Probe),
     ("reconcile.claim.before", Way::Probe),
@@ -58,6 +58,8 @@ pub(crate) const STEPS: [(&str, Way); 15] = [
     ("verdict.after", Way::Verdict),
     ("forget.before", Way::Forget),
     ("forget.after", Way::Forget),
+    ("forget.before", Way::Purge),
+    ("forget.after", Way::Purge),
     ("purge.erase.before", Way::Purge),
     ("purge.erase.after", Way::Purge),
 ];
@@ -66,9 +68,12 @@ pub(crate) const STEPS: [(&str, Way); 15] = [
 pub(crate) async fn killed_while_settling(engine: Engine, step: &'static str, way: Way) {
     let mut world = World::on(engine, Kind::Queryable).await;
     let victim = world.ready(Life::USUAL).await;
-    world.acknowledge(&victim, Wish::None).await;
+    for _ in 0..2 {
+        world.acknowledge(&victim, Wish::None).await;
+    }
     world.kill_while_working(victim).await;
-    let scene = Scene { answered: world.acknowledged[0].0.clone(), unknown: world.doubtful[0].0.clone() };
+    let [answered, also_answered] = [0, 1].map(|index| world.acknowledged[index].0.clone());
+    let scene = Scene { answered, also_answered, unknown: world.doubtful[0].0.clone() };
     let victim = world.ready(Life::USUAL).await;
     becomes(&victim, &scene.unknown, "unknown").await;
     victim.kill().await;
@@ -92,9 +97,10 @@ pub(crate) async fn killed_while_settling(engine: Engine, step: &'static str, wa
     victim.kill().await;
 }
 
-/// One order that was answered, and one that nobody knows the outcome of.
+/// Two orders that were answered, and one that nobody knows the outcome of.
 struct Scene {
     answered: Order,
+    also_answered: Order,
     unknown: Order,
 }
 
@@ -153,12 +159,20 @@ async fn forgotten(world: &World, victim: &Victim, scene: &Scene) {
 
 /// The record in doubt is kept, since it was not forced; of what is gone no key is left in the log.
 async fn purged(world: &World, victim: &Victim, scene: &Scene) {
-    assert_eq!(applied(victim, "purge").await, 1, "the entry is written with the first record that goes");
+    let mut left = 0;
+    for order in [&scene.answered, &scene.also_answered] {
+        left += usize::from(state(victim, order).await.is_some());
+    }
+    let entries = applied(victim, "purge").await;
+    assert_eq!(entries, usize::from(left < 2), "the entry is written with the first record that goes");
     let again = order(victim, Way::Purge, scene).await.expect("nothing kills this victim");
-    assert_eq!(text(&again), "forgotten 0, kept 0 running, 1 unknown");
-    assert_eq!(state(victim, &scene.answered).await, None);
+    assert_eq!(text(&again), format!("forgotten {left}, kept 0 running, 1 unknown"), "it goes on where it was");
+    assert_eq!(applied(victim, "purge").await, entries + 1, "each order is in the log");
+    for order in [&scene.answered, &scene.also_answered] {
+        assert_eq!(state(victim, order).await, None);
+        assert!(!log(victim).await.contains(&order.key), "its key is erased");
+    }
     assert_eq!(state(victim, &scene.unknown).await.as_deref(), Some("unknown"));
-    assert!(!log(victim).await.contains(&scene.answered.key), "its key is erased");
     runs_anew(world, victim, scene).await;
 }
 

@@ -83,7 +83,8 @@ fn on(engine: Engine, extent: Extent) -> Vec<Trial> {
     let is_wanted = |step: &str| extent != Extent::Own || engine.has(step) || OTHERS.contains(&step);
     let settling = settling::STEPS.into_iter().filter(|(step, _)| is_wanted(step));
     trials.extend(settling.map(|(step, way)| {
-        let name = format!("{}settling::killed_at_{}", prefix(engine), step.replace('.', "_"));
+        let label = step.replace('.', "_");
+        let name = format!("{}settling::{}::killed_at_{label}", prefix(engine), way.name());
         trial(name, move || settling::killed_while_settling(engine, step, way))
     }));
     let kinds = match extent {
