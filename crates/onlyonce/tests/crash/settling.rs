@@ -166,7 +166,11 @@ async fn purged(world: &World, victim: &Victim, scene: &Scene) {
     let entries = applied(victim, "purge").await;
     assert_eq!(entries, usize::from(left < 2), "the entry is written with the first record that goes");
     let again = order(victim, Way::Purge, scene).await.expect("nothing kills this victim");
-    assert_eq!(text(&again), format!("forgotten {left}, kept 0 running, 1 unknown"), "it goes on where it was");
+    assert_eq!(
+        text(&again),
+        format!("forgotten {left}, kept 0 running, 1 unknown"),
+        "it goes on where it was"
+    );
     assert_eq!(applied(victim, "purge").await, entries + 1, "each order is in the log");
     for order in [&scene.answered, &scene.also_answered] {
         assert_eq!(state(victim, order).await, None);
