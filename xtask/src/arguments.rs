@@ -16,6 +16,17 @@ impl Arguments {
         self.0.len() < count
     }
 
+    /// What is given as `NAME=VALUE`; it is taken out.
+    pub(crate) fn value(&mut self, name: &str) -> Result<Option<String>> {
+        let is_it = |word: &String| word.split_once('=').map_or(word.as_str(), |(own, _)| own) == name;
+        let Some(place) = self.0.iter().position(is_it) else { return Ok(None) };
+        let word = self.0.remove(place);
+        match word.split_once('=') {
+            Some((_, value)) if !value.is_empty() => Ok(Some(value.to_owned())),
+            _ => bail!("\"{word}\" has no value; write {name}=VALUE"),
+        }
+    }
+
     /// The remaining words. An error if one of them is a flag, or if there are more than `words_max`.
     pub(crate) fn words(self, words_max: usize) -> Result<Vec<String>> {
         if let Some(flag) = self.0.iter().find(|word| word.starts_with('-')) {
@@ -44,6 +55,15 @@ mod tests {
             assert_eq!(arguments.words(1).unwrap(), ["a"]);
         }
         assert!(!arguments(&["all"]).flag("--all"));
+    }
+
+    #[test]
+    fn a_value_follows_its_name() {
+        let mut given = arguments(&["a", "--program=b=c"]);
+        assert_eq!(given.value("--program").unwrap().as_deref(), Some("b=c"));
+        assert_eq!(given.words(1).unwrap(), ["a"]);
+        assert_eq!(arguments(&["a"]).value("--program").unwrap(), None);
+        assert!(arguments(&["--program", "b"]).value("--program").is_err());
     }
 
     #[test]

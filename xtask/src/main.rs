@@ -12,6 +12,7 @@ mod files;
 mod mutants;
 mod package;
 mod program;
+mod proxies;
 mod requirements;
 mod steps;
 mod test;
@@ -41,7 +42,7 @@ enum Run {
     Program(&'static str),
 }
 
-const COMMANDS: [Command; 13] = [
+const COMMANDS: [Command; 14] = [
     Command {
         name: "test",
         usage: "[WORD]...",
@@ -107,6 +108,12 @@ const COMMANDS: [Command; 13] = [
         usage: "[NAME]",
         about: "Start the gateway in front of the services of examples/ and test each",
         run: Run::Here(examples::run),
+    },
+    Command {
+        name: "proxies",
+        usage: "[--program=FILE] [NAME]",
+        about: "Start each proxy of examples/proxies/ in front of the gateway and test it; FILE is a program that is built already",
+        run: Run::Here(proxies::run),
     },
     Command {
         name: "bench",

@@ -34,6 +34,11 @@ impl Answer {
         let found = self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
+
+    /// Whether one line of a header has this value.
+    pub fn has(&self, name: &str, value: &str) -> bool {
+        self.headers.iter().any(|(own, said)| own.eq_ignore_ascii_case(name) && said == value)
+    }
 }
 
 /// A GET without headers.
