@@ -8,6 +8,7 @@ mod ci;
 mod crash;
 mod engines;
 mod examples;
+mod field;
 mod files;
 mod mutants;
 mod package;
@@ -42,7 +43,7 @@ enum Run {
     Program(&'static str),
 }
 
-const COMMANDS: [Command; 14] = [
+const COMMANDS: [Command; 15] = [
     Command {
         name: "test",
         usage: "[WORD]...",
@@ -114,6 +115,12 @@ const COMMANDS: [Command; 14] = [
         usage: "[--program=FILE] [NAME]",
         about: "Start each proxy of examples/proxies/ in front of the gateway and test it; FILE is a program that is built already",
         run: Run::Here(proxies::run),
+    },
+    Command {
+        name: "field",
+        usage: "[FOLDER]...",
+        about: "Test published idempotency libraries with `onlyonce conform`, and write docs/field.md and README's table",
+        run: Run::Here(field::run),
     },
     Command {
         name: "bench",

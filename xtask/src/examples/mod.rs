@@ -5,7 +5,7 @@
 mod boundaries;
 mod clients;
 mod play;
-mod service;
+pub(crate) mod service;
 
 use std::path::Path;
 

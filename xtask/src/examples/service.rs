@@ -162,7 +162,7 @@ fn counted(text: &str) -> Option<usize> {
 }
 
 /// The files of a folder, none of which has folders of its own.
-pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     let files = std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))?;
     for file in files {
@@ -174,7 +174,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn prepare_python(folder: &Path) -> Result<()> {
+pub(crate) fn prepare_python(folder: &Path) -> Result<()> {
     // Debian has Python without what makes a virtual environment; importing both is how that shows.
     let has_venv = || succeeds("python3", &["-c", "import venv, ensurepip"]);
     with_apt("python3 with venv", &["python3", "python3-venv"], has_venv)?;
@@ -185,7 +185,7 @@ pub(super) fn prepare_python(folder: &Path) -> Result<()> {
     })
 }
 
-fn prepare_node(folder: &Path) -> Result<()> {
+pub(crate) fn prepare_node(folder: &Path) -> Result<()> {
     with_apt("node and npm", &["nodejs", "npm"], || {
         succeeds("node", &["--version"]) && succeeds("npm", &["--version"])
     })?;

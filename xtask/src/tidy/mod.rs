@@ -8,6 +8,7 @@
 //! ```
 
 mod comments;
+mod field;
 mod layering;
 mod licences;
 mod links;
@@ -41,7 +42,7 @@ pub(crate) struct Fault {
 type Rule = fn(&[File]) -> Vec<Fault>;
 type PackageRule = fn(&[File], &Value) -> Vec<Fault>;
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     states::faults,
     words::faults,
     names::faults,
@@ -50,6 +51,7 @@ const RULES: [Rule; 8] = [
     links::faults,
     portable::faults,
     promises::faults,
+    field::faults,
 ];
 const PACKAGE_RULES: [PackageRule; 2] = [layering::faults, licences::faults];
 

@@ -1,0 +1,38 @@
+"""asgi-idempotency-header as its README sets it up: the middleware with the Redis backend."""
+
+import asyncio
+import os
+
+import redis.asyncio
+import uvicorn
+from fastapi import Depends, FastAPI, Header, HTTPException
+from idempotency_header_middleware import IdempotencyHeaderMiddleware
+from idempotency_header_middleware.backends import RedisBackend
+
+app = FastAPI()
+backend = RedisBackend(redis=redis.asyncio.from_url(os.environ["REDIS_URL"]))
+app.add_middleware(IdempotencyHeaderMiddleware, backend=backend)
+payments = 0
+
+
+def caller(authorization: str | None = Header(default=None)) -> str:
+    if authorization is None:
+        raise HTTPException(401)
+    return authorization
+
+
+@app.post("/payments", status_code=201)
+async def pay(body: dict, caller: str = Depends(caller)):
+    global payments
+    await asyncio.sleep(0.1)
+    payments += 1
+    return {"id": payments, "amount": body["amount"]}
+
+
+@app.get("/count")
+async def count():
+    return {"count": payments}
+
+
+if __name__ == "__main__":
+    uvicorn.run(app, host="127.0.0.1", port=int(os.environ["PORT"]), log_level="warning")
