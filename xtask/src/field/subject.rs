@@ -24,6 +24,7 @@ const ANSWER_WITHIN_SECONDS: &str = "20";
 const LINES_REPEATED: usize = 1;
 
 /// A library with its settings.
+#[derive(Clone, Copy)]
 pub(super) struct Subject {
     pub(super) name: &'static str,
     pub(super) version: &'static str,
