@@ -1,4 +1,7 @@
-"""idemptx as its README sets it up: the decorator with the Redis backend."""
+"""idemptx as its README sets it up: the decorator with the Redis backend.
+
+Its exceptions are not HTTP's. With SETTINGS=best, the service says which answers they are.
+"""
 
 import asyncio
 import os
@@ -9,10 +12,20 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse
 from idemptx import idempotent
 from idemptx.backend import AsyncRedisBackend
+from idemptx.exceptions import ConflictRequestException, MissingKeyException, RequestInProgressException
 
 app = FastAPI()
 backend = AsyncRedisBackend(redis.asyncio.from_url(os.environ["REDIS_URL"]))
 payments = 0
+
+ANSWERS = {MissingKeyException: 400, RequestInProgressException: 409, ConflictRequestException: 422}
+if os.environ.get("SETTINGS") == "best":
+    for exception in ANSWERS:
+
+        @app.exception_handler(exception)
+        async def refuse(request: Request, error: Exception):
+            return JSONResponse({"detail": str(error)}, status_code=ANSWERS[type(error)])
+
 
 
 def caller(authorization: str | None = Header(default=None)) -> str:

@@ -24,7 +24,6 @@ const ANSWER_WITHIN_SECONDS: &str = "20";
 const LINES_REPEATED: usize = 1;
 
 /// A library with its settings.
-#[derive(Clone, Copy)]
 pub(super) struct Subject {
     pub(super) name: &'static str,
     pub(super) version: &'static str,
@@ -63,17 +62,18 @@ const fn node(
     Subject { name, version, from: "npm", settings, folder, kind: Kind::Node, is_best: false }
 }
 
-const fn best(subject: Subject, settings: &'static str) -> Subject {
-    Subject { settings, is_best: true, ..subject }
+const fn best(subject: &Subject, settings: &'static str) -> Subject {
+    Subject { settings, is_best: true, ..*subject }
 }
 
 const FASTAPI_IDEMPOTENCY: Subject =
     python("fastapi-idempotency", "0.1.1", "fastapi-idempotency", "defaults, in memory");
 const DJANGO: Subject =
     python("django-idempotency-key", "1.3.0", "django-idempotency-key", "defaults, in memory");
+const IDEMPTX: Subject = python("idemptx", "0.2.2", "idemptx", "defaults, Redis");
 const KIT: Subject = python("idempotency-kit", "0.5.0", "idempotency-kit", "defaults, Redis");
 
-pub(super) static SUBJECTS: [Subject; 15] = [
+pub(super) static SUBJECTS: [Subject; 16] = [
     Subject {
         name: "Onlyonce gateway",
         version: env!("CARGO_PKG_VERSION"),
@@ -85,7 +85,7 @@ pub(super) static SUBJECTS: [Subject; 15] = [
     },
     python("asgi-idempotency-header", "0.2.0", "asgi-idempotency-header", "defaults, Redis"),
     FASTAPI_IDEMPOTENCY,
-    best(FASTAPI_IDEMPOTENCY, "`scope` by `Authorization`, in memory"),
+    best(&FASTAPI_IDEMPOTENCY, "`scope` by `Authorization`, in memory"),
     python(
         "fastapi-idempotent",
         "0.0.3",
@@ -93,9 +93,10 @@ pub(super) static SUBJECTS: [Subject; 15] = [
         "defaults, Redis; keys are passed on as `X-Idempotent-Key`, made longer",
     ),
     DJANGO,
-    best(DJANGO, "`CONFLICT_STATUS_CODE` none, in memory"),
+    best(&DJANGO, "`CONFLICT_STATUS_CODE` none, in memory"),
     python("drf-idempotency", "1.0.0", "drf-idempotency", "defaults, SQLite"),
-    python("idemptx", "0.2.2", "idemptx", "defaults, Redis"),
+    IDEMPTX,
+    best(&IDEMPTX, "defaults, Redis; the service answers its exceptions with 400, 409 and 422"),
     python(
         "Flask-Idempotent",
         "0.1.0",
@@ -103,7 +104,7 @@ pub(super) static SUBJECTS: [Subject; 15] = [
         "defaults, Redis; `key_finder` for `Idempotency-Key`",
     ),
     KIT,
-    best(KIT, "`fingerprint_params` of body and caller, Redis"),
+    best(&KIT, "`fingerprint_params` of body and caller, Redis"),
     node("express-idempotency", "1.0.6", "express-idempotency", "defaults, in memory"),
     node("@node-idempotency/nestjs", "1.0.4", "node-idempotency-nestjs", "defaults, in memory"),
     Subject {
@@ -168,9 +169,19 @@ impl Subject {
         command.current_dir(folder).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut process = Process::start(self.name, &mut command, End::Terminate)?;
         if process.wait_until_listening(address, READY_WITHIN).is_err() {
-            bail!("cannot be started: {}", last_lines(&path));
+            bail!("cannot be started on {}: {}", self.runtime(folder)?, last_lines(&path));
         }
         Ok(process)
+    }
+
+    /// What the service runs on, as `Python 3.11.7`.
+    fn runtime(&self, folder: &Path) -> Result<String> {
+        let (name, program) = match self.kind {
+            Kind::Python | Kind::Gateway => ("", folder.join("venv/bin/python")),
+            Kind::Node => ("Node.js ", PathBuf::from("node")),
+        };
+        let said = Command::new(program).arg("--version").output()?;
+        Ok(format!("{name}{}", String::from_utf8_lossy(&said.stdout).trim()))
     }
 }
 

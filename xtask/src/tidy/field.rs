@@ -10,7 +10,9 @@ const RULE: &str = "field";
 
 pub(super) fn faults(files: &[File]) -> Vec<Fault> {
     let find = |path: &str| files.iter().find(|file| file.path == path);
-    let Some(kept) = find(page::RESULTS) else { return Vec::new() };
+    let Some(kept) = find(page::RESULTS) else {
+        return vec![Fault::of(page::RESULTS, RULE, "is missing; run `cargo xtask field`")];
+    };
     let Ok(results) = serde_json::from_str::<Vec<Value>>(&kept.text) else {
         return vec![Fault::of(page::RESULTS, RULE, "is no JSON list; run `cargo xtask field`")];
     };
@@ -51,5 +53,6 @@ mod tests {
         let found = faults(&[kept, written, edited]);
         assert_eq!(found.len(), 1);
         assert!(found[0].to_string().starts_with("README.md: field: differs"), "{}", found[0]);
+        assert_eq!(faults(&[]).len(), 1, "results that are missing are a fault");
     }
 }
