@@ -10,6 +10,7 @@ mod engines;
 mod examples;
 mod field;
 mod files;
+mod memory;
 mod mutants;
 mod package;
 mod program;

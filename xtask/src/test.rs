@@ -1,13 +1,15 @@
 //! `cargo xtask test`: everything a change must pass.
 
 use std::env;
+use std::path::PathBuf;
 use std::process::Command;
-use std::thread::available_parallelism;
+use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use onlyonce_testkit::browser;
 use onlyonce_testkit::engines::{dynamodb, mariadb, postgres, redis, sqlite};
+use onlyonce_testkit::gateway::PROGRAM_VARIABLE;
 use onlyonce_testkit::repository::{self, cargo};
 use onlyonce_testkit::verdict::Verdict;
 use serde_json::Value;
@@ -15,6 +17,7 @@ use serde_json::Value;
 use crate::arguments::Arguments;
 use crate::ci;
 use crate::examples as services;
+use crate::memory;
 use crate::program;
 use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see, require_component};
 use crate::tidy;
@@ -53,16 +56,21 @@ pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
 
 /// Every step, in the order in which a mistake is cheapest to find.
 pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
+    // It waits for the network while the others compile.
+    let installed = thread::spawn(engines);
     steps.run("tidy", tidy_step);
     steps.run("format", format);
     steps.run("lints", lints);
     steps.run("crates", ci::pack_crates);
     steps.run("deny", ci::deny_offline);
     say_vectors();
-    steps.run("engines", engines);
+    steps.run("engines", || {
+        installed.join().unwrap_or_else(|_| bail!("the installation panicked; see above"))
+    });
     steps.run("tests", || tests(&[], count));
     steps.run("doc tests", || doc_tests(count));
     steps.run("docs", docs);
+    steps.run("default", default_features);
     steps.run("examples", examples);
     steps.run("services", services);
     steps.run("chaos", chaos);
@@ -122,7 +130,13 @@ fn tests(filter: &[String], count: &mut Count) -> Result<Ending> {
             available_parallelism().map_or(3, |cores| cores.get() + cores.get().div_ceil(2)).to_string();
         let mut command =
             cargo(&["nextest", "run", "--no-fail-fast", "--no-tests=pass", "--test-threads", &threads]);
-        return counted(command.args(workspace).args(filter), Runner::Nextest, count);
+        command.args(workspace).args(filter);
+        let folder = memory::Folder::new();
+        match &folder {
+            Some(folder) => folder.name_to(&mut command),
+            None => eprintln!("tests write to the disk: there is not enough free memory for their files"),
+        }
+        return counted(&mut command, Runner::Nextest, count);
     }
     let mut command = cargo(&["test", "--tests", "--no-fail-fast"]);
     command.args(workspace);
@@ -146,9 +160,21 @@ fn docs() -> Result<Ending> {
     pass(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
+/// The program as a newcomer builds it. Everything else here has every engine.
+fn default_features() -> Result<Ending> {
+    pass(&mut cargo(&["check", "--package", "onlyonce-server", "--quiet"]))
+}
+
 /// The gateway in front of services that are not ours. If what they need cannot be installed, the step fails and names it.
 fn services() -> Result<Ending> {
-    Ok(ending(services::run_all()?))
+    Ok(ending(services::run_all(&tested_program()?)?))
+}
+
+/// The program that the tests have built, with every engine: what follows them does not build another.
+fn tested_program() -> Result<PathBuf> {
+    let program = repository::target()?.join("debug/onlyonce");
+    ensure!(program.is_file(), "{} is not there; the step \"tests\" builds it", program.display());
+    Ok(program)
 }
 
 fn ending(verdict: Verdict) -> Ending {
@@ -162,7 +188,8 @@ fn ending(verdict: Verdict) -> Ending {
 fn chaos() -> Result<Ending> {
     for (store, minutes) in CHAOS {
         let arguments = ["--store", store, "--minutes", minutes].map(str::to_owned);
-        let ending = pass(&mut program::command(program::CHAOS, &arguments))?;
+        let mut command = program::command(program::CHAOS, &arguments);
+        let ending = pass(command.env(PROGRAM_VARIABLE, tested_program()?))?;
         if ending != Ending::Passed {
             return Ok(ending);
         }
@@ -172,7 +199,8 @@ fn chaos() -> Result<Ending> {
 
 fn examples() -> Result<Ending> {
     let examples = examples_that_end(&repository::metadata()?);
-    let built = pass(&mut cargo(&["build", "--workspace", "--examples", "--quiet"]))?;
+    // As the tests built them.
+    let built = pass(&mut cargo(&["build", "--workspace", "--examples", "--quiet", "--features", FEATURES]))?;
     if built != Ending::Passed {
         return Ok(built);
     }
@@ -186,23 +214,21 @@ fn examples() -> Result<Ending> {
 }
 
 /// An example that says it ends by itself.
-struct Example {
-    package: String,
-    name: String,
-}
+struct Example(String);
 
 impl Example {
     fn run(&self) -> Result<Ending> {
-        let Self { package, name } = self;
+        let Self(name) = self;
         eprintln!("-- {name}");
-        let mut run = cargo(&["run", "--quiet", "--package", package, "--example", name]);
-        let mut child = run.spawn().context("cannot start cargo")?;
+        let mut run = Command::new(repository::target()?.join("debug/examples").join(name));
+        let mut child =
+            run.current_dir(repository::root()).spawn().with_context(|| format!("cannot start {name}"))?;
         let started = Instant::now();
         while started.elapsed() < EXAMPLE_WITHIN {
             match child.try_wait()? {
                 Some(status) if status.success() => return Ok(Ending::Passed),
                 Some(status) => return Ok(Ending::Failed(format!("example {name}: {status}"))),
-                None => std::thread::sleep(Duration::from_millis(20)),
+                None => thread::sleep(Duration::from_millis(20)),
             }
         }
         child.kill()?;
@@ -226,10 +252,7 @@ fn of_package(package: &Value) -> Vec<Example> {
             let source = target["src_path"].as_str().and_then(|path| std::fs::read_to_string(path).ok());
             source.is_some_and(|source| source.contains(RUNS_TO_ITS_END))
         })
-        .filter_map(|target| {
-            let (package, name) = (package["name"].as_str()?, target["name"].as_str()?);
-            Some(Example { package: package.to_owned(), name: name.to_owned() })
-        })
+        .filter_map(|target| Some(Example(target["name"].as_str()?.to_owned())))
         .collect()
 }
 

@@ -11,3 +11,5 @@ pub mod redis;
 pub mod server;
 pub mod sqlite;
 mod system;
+
+pub use self::system::DATA_VARIABLE;

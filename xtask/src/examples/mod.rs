@@ -30,21 +30,21 @@ enum Example {
 /// With a name, only that one.
 pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
     let words = arguments.words(1)?;
-    play_all(&chosen(words.first().map(String::as_str))?)
+    play_all(&chosen(words.first().map(String::as_str))?, &gateway::build()?)
 }
 
-pub(crate) fn run_all() -> Result<Verdict> {
-    play_all(&chosen(None)?)
+/// All of them, with this program as the gateway.
+pub(crate) fn run_all(program: &Path) -> Result<Verdict> {
+    play_all(&chosen(None)?, program)
 }
 
-fn play_all(examples: &[Example]) -> Result<Verdict> {
-    let program = gateway::build()?;
+fn play_all(examples: &[Example], program: &Path) -> Result<Verdict> {
     let mut failed = Vec::new();
     for example in examples {
         println!("{}", example.name());
         let played = match example {
-            Example::Service(service) => play(service, &program),
-            Example::Client(client) => client.play(&program),
+            Example::Service(service) => play(service, program),
+            Example::Client(client) => client.play(program),
         };
         if let Err(error) = played {
             println!("  NO    {error:#}");

@@ -447,7 +447,7 @@ fn template() -> Result<PathBuf, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", server.display());
     let modified = fs::metadata(&server).and_then(|file| file.modified()).map_err(failed)?;
     let version = modified.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let folder = place()?.join(format!("template-{version}"));
+    let folder = system::place("mariadb", USER)?.join(format!("template-{version}"));
     let lock = File::create(folder.with_extension("lock")).map_err(failed)?;
     lock.lock().map_err(failed)?;
     if folder.join("made").exists() {
@@ -473,5 +473,5 @@ fn argument(name: &str, file: &Path) -> String {
 }
 
 fn place() -> Result<PathBuf, String> {
-    system::place("mariadb", USER)
+    system::named_place("mariadb").unwrap_or_else(|| system::place("mariadb", USER))
 }

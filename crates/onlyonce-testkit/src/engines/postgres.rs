@@ -350,5 +350,5 @@ fn own_folder() -> Result<PathBuf, String> {
 }
 
 fn place() -> Result<PathBuf, String> {
-    super::system::place("postgres", USER)
+    super::system::named_place("postgres").unwrap_or_else(|| super::system::place("postgres", USER))
 }

@@ -308,8 +308,11 @@ fn fresh_prefix() -> String {
     system::fresh_name().replace('_', "-")
 }
 
-/// Beside what was built; else among the temporary files.
+/// As [`system::place`], for a server that runs as ourselves.
 fn place() -> Result<PathBuf, String> {
+    if let Some(named) = system::named_place("redis") {
+        return named;
+    }
     let program =
         std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
     let built = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());

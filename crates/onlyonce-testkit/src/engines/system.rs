@@ -13,6 +13,20 @@ use crate::process::free_address;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// Names a folder for the data of servers: `cargo xtask test` names one in memory, where syncs cost nothing. What tests do to
+/// a server is to kill its process, and that loses nothing of what it has written there.
+pub const DATA_VARIABLE: &str = "ONLYONCE_TEST_DATA";
+
+/// The folder for the data of servers of this kind, where [`DATA_VARIABLE`] names one.
+pub(super) fn named_place(server: &str) -> Option<Result<PathBuf, String>> {
+    let folder = PathBuf::from(std::env::var_os(DATA_VARIABLE)?).join(server);
+    let created = fs::create_dir_all(&folder);
+    Some(match created {
+        Ok(()) => Ok(folder),
+        Err(error) => Err(format!("{DATA_VARIABLE}: {}: {error}", folder.display())),
+    })
+}
+
 /// Beside what was built, where the user of the server gets there; else among the temporary files.
 pub(super) fn place(server: &str, user: &str) -> Result<PathBuf, String> {
     let program =
