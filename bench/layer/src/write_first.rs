@@ -13,7 +13,7 @@ use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use onlyonce::store::Store;
 use onlyonce::store::postgres::{Options, Postgres};
 use onlyonce::worker::{Background, Workers};
-use onlyonce::{Begun, Effects, InTransaction, Onlyonce, Policy, Problem};
+use onlyonce::{Effects, InTransaction, Onlyonce, Policy, Problem};
 use tokio_postgres::{Config, NoTls};
 
 /// As many as the hand-written one has.
@@ -41,21 +41,15 @@ async fn pool(url: &str) -> io::Result<Pool> {
 }
 
 async fn pay(State(pool): State<Pool>, key: InTransaction, body: Bytes) -> Result<Response<String>, Problem> {
-    let mut client = pool.get().await?;
-    let mut tx = client.transaction().await?;
-    let attempt = match key.begin(&mut tx).await? {
-        Begun::Run(attempt) => attempt,
-        Begun::Answered(response) => return Ok(response),
-    };
     let Ok(Paid { amount, currency, customer, json }) = bench_plain::pay(&body) else {
         return Ok(answer(StatusCode::BAD_REQUEST, String::new()));
     };
-    let insert = tx.prepare_cached(PAYMENT_INSERT).await?;
-    tx.execute(&insert, &[&amount, &currency, &customer]).await?;
-    let response = answer(StatusCode::CREATED, json);
-    attempt.complete_in(&mut tx, &response).await?;
-    tx.commit().await?;
-    Ok(response)
+    key.run(&pool, async |tx, _| {
+        let insert = tx.prepare_cached(PAYMENT_INSERT).await?;
+        tx.execute(&insert, &[&amount, &currency, &customer]).await?;
+        Ok(answer(StatusCode::CREATED, json))
+    })
+    .await
 }
 
 fn answer(status: StatusCode, body: String) -> Response<String> {

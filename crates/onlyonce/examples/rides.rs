@@ -160,18 +160,13 @@ async fn tip(
     key: InTransaction,
     Json(tip): Json<Tip>,
 ) -> Result<Answer, Problem> {
-    let mut tx = app.db.begin().await?;
-    let attempt = match key.begin(&mut tx).await? {
-        Begun::Run(attempt) => attempt,
-        Begun::Answered(response) => return Ok(response),
-    };
-    let insert = sqlx::query("INSERT INTO tip (customer, amount) VALUES ($1, $2)");
-    insert.bind(tip.customer).bind(tip.amount).execute(&mut *tx).await?;
-    attempt.send(&mut tx, Message::to("tips").json(&tip.amount)?.group(tip.customer)).await?;
-    let response = answer(StatusCode::CREATED, r#"{"thanks":true}"#.to_owned());
-    attempt.complete_in(&mut tx, &response).await?;
-    tx.commit().await?;
-    Ok(response)
+    key.run(&app.db, async |tx, attempt| {
+        let insert = sqlx::query("INSERT INTO tip (customer, amount) VALUES ($1, $2)");
+        insert.bind(tip.customer).bind(tip.amount).execute(&mut **tx).await?;
+        attempt.send(&mut *tx, Message::to("tips").json(&tip.amount)?.group(tip.customer)).await?;
+        Ok(answer(StatusCode::CREATED, r#"{"thanks":true}"#.to_owned()))
+    })
+    .await
 }
 
 /// The same on SQLite.

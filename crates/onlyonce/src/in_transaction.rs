@@ -6,8 +6,11 @@
 //!             rows
 //!             attempt.complete_in(…)  the record, reserved and completed, as one row
 //!             commit
-//!  layer   ── the stored answer
+//!  layer   ── has the transaction committed? the stored answer
 //! ```
+//!
+//! [`InTransaction::run`] does all of it but the rows, in fewer round trips: the look beside BEGIN, the record together with COMMIT
+//! where the driver can send both at once, and no look at the end, since it has heard the answer to COMMIT.
 //!
 //! 1. Nothing is on record before the commit. Rolled back, the request never was.
 //! 2. Of duplicates on one node one at a time goes to the database, the others wait in memory. A duplicate on another node
@@ -31,6 +34,8 @@ use http_body::Body as HttpBody;
 use onlyonce_core::machine::{self, Decision as Decided};
 use onlyonce_core::record::{Draft, Record, Seen, Token};
 use onlyonce_core::refusal::{NoAnswer, Refusal, Resend};
+#[cfg(feature = "_driver")]
+use onlyonce_core::time::Timestamp;
 #[cfg(feature = "sqlite")]
 use onlyonce_store::Swapped;
 use onlyonce_store::{Change, failpoint};
@@ -45,6 +50,8 @@ use crate::inflight::{Joined, Leader};
 use crate::keyed::{Call, Keyed, no_room};
 use crate::limiter::Running;
 use crate::message::{Key as MessageKey, Message};
+#[cfg(feature = "_driver")]
+use crate::transaction;
 use crate::transaction::{Completion, Error, ErrorKind, Transaction};
 use crate::{answer, headers, problem};
 
@@ -104,6 +111,9 @@ enum Stage {
     Open,
     /// It has completed, if its transaction commits.
     Completed(Token, u32),
+    /// It has completed and committed; its record, and when the database was asked to write it.
+    #[cfg(feature = "_driver")]
+    Committed(Seen, Instant),
     /// Another request with this key has committed, or is about to.
     Lost,
 }
@@ -124,6 +134,18 @@ pub struct OpenAttempt {
     attempt: Attempt,
     seen: Option<Seen>,
     draft: Box<Draft>,
+}
+
+impl Stage {
+    /// The attempt that has completed, if its transaction commits or has.
+    fn completed(&self) -> Option<(Token, u32)> {
+        match self {
+            Self::Completed(token, number) => Some((*token, *number)),
+            #[cfg(feature = "_driver")]
+            Self::Committed(seen, _) => Some((seen.record.token, seen.record.attempt)),
+            Self::Idle | Self::Answered(_) | Self::Open | Self::Lost => None,
+        }
+    }
 }
 
 impl fmt::Debug for InTransaction {
@@ -184,10 +206,73 @@ impl InTransaction {
     fn check(&self) -> Result<(), Error> {
         match &*self.asked.stage() {
             Stage::Idle => Ok(()),
-            Stage::Answered(_) | Stage::Open | Stage::Completed(..) | Stage::Lost => Err(Error::new(
-                ErrorKind::Invalid,
-                "this key was begun already; call begin once, in one transaction",
-            )),
+            #[cfg(feature = "_driver")]
+            Stage::Committed(..) => Err(begun_already()),
+            Stage::Answered(_) | Stage::Open | Stage::Completed(..) | Stage::Lost => Err(begun_already()),
+        }
+    }
+
+    /// Runs this request in a transaction of its own on `db`: the rows and messages of `work`, the reservation and the answer
+    /// that it returns commit together. Whatever is wrong, nothing commits. A request that is answered already, or refused,
+    /// gives that answer, and `work` is not called.
+    ///
+    /// Return what it gives: it has committed.
+    ///
+    #[cfg_attr(all(feature = "sqlx", feature = "axum"), doc = "```")]
+    #[cfg_attr(not(all(feature = "sqlx", feature = "axum")), doc = "```text")]
+    /// # use axum::extract::State;
+    /// # use http::Response;
+    /// # use onlyonce::{InTransaction, Message, Problem};
+    /// # use sqlx::PgPool;
+    /// async fn transfer(State(db): State<PgPool>, key: InTransaction) -> Result<Response<String>, Problem> {
+    ///     key.run(&db, async |tx, attempt| {
+    ///         sqlx::query("UPDATE account SET balance = balance - 5").execute(&mut **tx).await?;
+    ///         attempt.send(&mut *tx, Message::to("receipts").json(&5)?).await?;
+    ///         Ok(Response::new("transferred".to_owned()))
+    ///     })
+    ///     .await
+    /// }
+    /// # let _: axum::Router<PgPool> = axum::Router::new().route("/", axum::routing::post(transfer));
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`, and [`Error`] where nothing could be begun or committed. Where the answer to COMMIT was lost, the layer
+    /// looks whether it went through.
+    #[cfg(feature = "_driver")]
+    pub async fn run<D, B, E, W>(self, db: &D, work: W) -> Result<Response<B>, E>
+    where
+        D: transaction::Database,
+        B: AsRef<[u8]> + From<String>,
+        E: From<Error>,
+        W: AsyncFnOnce(
+            &mut <D as transaction::begin::Begin>::Transaction,
+            &OpenAttempt,
+        ) -> Result<Response<B>, E>,
+    {
+        // Neither needs the other.
+        let (begun, tx) = futures_util::future::join(self.begin_by_store(), D::begin(db)).await;
+        let (open, mut tx) = match (begun, tx) {
+            (Ok(Begun::Run(open)), Ok(tx)) => (open, tx),
+            (Ok(Begun::Run(_)), Err(error)) => return Err(error.into()),
+            (Ok(Begun::Answered(response)), tx) => {
+                roll_back::<D>(tx).await;
+                return Ok(response.map(B::from));
+            }
+            (Err(error), tx) => {
+                roll_back::<D>(tx).await;
+                return Err(error.into());
+            }
+        };
+        match work(&mut tx, &open).await {
+            Ok(response) => {
+                open.commit::<D>(tx, open.attempt.completion(&response)).await?;
+                Ok(response)
+            }
+            Err(error) => {
+                roll_back::<D>(Ok(tx)).await;
+                Err(error)
+            }
         }
     }
 
@@ -223,6 +308,20 @@ impl InTransaction {
             }
         }
         Err(contended().into())
+    }
+}
+
+fn begun_already() -> Error {
+    Error::new(ErrorKind::Invalid, "this key was begun already; call begin once, in one transaction")
+}
+
+/// Nothing was written: where this fails, the connection ends, and the transaction with it.
+#[cfg(feature = "_driver")]
+async fn roll_back<D: transaction::Database>(
+    tx: Result<<D as transaction::begin::Begin>::Transaction, Error>,
+) {
+    if let Ok(tx) = tx {
+        let _ = D::roll_back(tx).await;
     }
 }
 
@@ -290,6 +389,58 @@ impl OpenAttempt {
     #[cfg(feature = "_driver")]
     pub(crate) fn attempt(&self) -> &Attempt {
         &self.attempt
+    }
+
+    /// Reserves and completes in `tx`, and commits it.
+    #[cfg(feature = "_driver")]
+    async fn commit<D: transaction::Database>(
+        &self,
+        mut tx: <D as transaction::begin::Begin>::Transaction,
+        completion: Result<Completion, Error>,
+    ) -> Result<(), Error> {
+        type Store<D> = <D as transaction::begin::Begin>::Store;
+        let asked_at = Instant::now();
+        let prepared = completion.and_then(|completion| {
+            let change = self.write(completion);
+            let (revision, draft) = (change.revision, change.next.clone());
+            Ok((transaction::at_once::<Store<D>>(self, change)?, revision, draft))
+        });
+        let ((write, rest), revision, draft) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                roll_back::<D>(Ok(tx)).await;
+                return Err(error);
+            }
+        };
+        failpoint!("complete.before");
+        // It may commit without this process hearing of it: unless more is heard, the layer looks.
+        self.written();
+        let written = if self.seen.is_none() && rest.is_empty() {
+            transaction::written::<Store<D>>(self, D::insert_and_commit(tx, write).await)?
+        } else {
+            let written = async {
+                let written = transaction::written::<Store<D>>(self, D::run(&mut tx, write).await)?;
+                for statement in rest {
+                    D::run(&mut tx, statement).await?;
+                }
+                Ok::<_, Error>(written)
+            };
+            match written.await {
+                Ok(written) => {
+                    D::commit(tx).await?;
+                    written
+                }
+                Err(error) => {
+                    roll_back::<D>(Ok(tx)).await;
+                    return Err(error);
+                }
+            }
+        };
+        failpoint!("commit.after");
+        let now = Timestamp::from_micros(written);
+        let seen = Seen { record: Arc::new(draft.stamp(now)), revision, now };
+        self.asked.reach(Stage::Committed(seen, asked_at));
+        Ok(())
     }
 
     /// The write is in the transaction.
@@ -408,8 +559,8 @@ where
         Err(_) => Ok(keyed.no_answer(NoAnswer::TimedOut)),
     };
     let stage = std::mem::take(&mut *asked.stage());
-    if let Stage::Completed(token, _) = &stage {
-        keyed.called(*token, span, own.as_ref().ok().map(Response::status));
+    if let Some((token, _)) = stage.completed() {
+        keyed.called(token, span, own.as_ref().ok().map(Response::status));
     }
     let told = keyed.tell_stage(stage, own, &leader).await;
     keyed.hold.set(false);
@@ -480,7 +631,8 @@ impl Keyed {
         own: Result<Response<Body<R>>, E>,
         leader: &Leader,
     ) -> Result<Told<R>, E> {
-        let (token, number) = match stage {
+        let (token, number) = stage.completed().unzip();
+        match stage {
             Stage::Answered(Ok(record)) => {
                 let answer = answer::replay(&record, self.policy());
                 self.saw(&record);
@@ -491,9 +643,12 @@ impl Keyed {
             }
             // Nothing of it is on record.
             Stage::Idle | Stage::Open => return Ok((Decision::Executed, None, self.own(own?))),
-            Stage::Completed(token, number) => (Some(token), Some(number)),
-            Stage::Lost => (None, None),
-        };
+            #[cfg(feature = "_driver")]
+            Stage::Committed(seen, asked_at) => {
+                return Ok(self.tell_record(seen, asked_at, token, own, leader));
+            }
+            Stage::Completed(..) | Stage::Lost => {}
+        }
         let asked_at = Instant::now();
         let seen = match self.engine().load(&self.id, self.policy().store_timeout).await {
             Ok(seen) => seen,
@@ -513,11 +668,24 @@ impl Keyed {
                 }
             });
         };
+        Ok(self.tell_record(seen, asked_at, token, own, leader))
+    }
+
+    /// What the client is told of a record that has an answer: its own, where `token` wrote it.
+    fn tell_record<R, E>(
+        &self,
+        seen: Seen,
+        asked_at: Instant,
+        token: Option<Token>,
+        own: Result<Response<Body<R>>, E>,
+        leader: &Leader,
+    ) -> Told<R> {
         // Followers are about to ask for this answer.
         if leader.has_followers() {
             self.engine().cache.keep(self.id, &seen, asked_at);
         }
         self.saw(&seen.record);
+        let attempt = seen.record.attempt;
         if token == Some(seen.record.token) {
             // Its transaction may have stored messages too.
             self.engine().wake_relay();
@@ -529,10 +697,9 @@ impl Keyed {
                     answer::finished(lost, &finished, self.policy(), &self.key)
                 }
             };
-            return Ok((Decision::run(number.unwrap_or(1)), number, answer));
+            return (Decision::run(attempt), Some(attempt), answer);
         }
-        let attempt = Some(seen.record.attempt);
-        Ok((Decision::Replayed, attempt, answer::replay(&seen.record, self.policy())))
+        (Decision::Replayed, Some(attempt), answer::replay(&seen.record, self.policy()))
     }
 }
 

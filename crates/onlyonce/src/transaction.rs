@@ -96,7 +96,7 @@ use crate::{answer, headers};
 #[cfg(feature = "_driver")]
 pub use driver::Database;
 #[cfg(feature = "_driver")]
-pub(crate) use driver::{Server, begin, store};
+pub(crate) use driver::{Server, at_once, begin, store, written};
 #[cfg(feature = "sqlx-mysql")]
 pub use mysql::MySqlTransaction;
 #[cfg(feature = "tokio-postgres")]

@@ -21,7 +21,8 @@ pub use crate::user::{Completion, LockWait, Statement, Value};
 
 impl Postgres {
     /// A swap, and what is attached to it. The first statement returns the moment of the write in microseconds, or no row
-    /// where the swap is lost: then the others are not sent.
+    /// where the swap is lost: then the others are not sent. A new record that is there already is refused as a duplicate
+    /// (23505), which aborts the transaction.
     ///
     /// # Errors
     ///
@@ -188,10 +189,10 @@ fn interval(number: usize) -> String {
     )
 }
 
-/// Relies on the primary key: if the id is taken, nothing is written. It waits for a concurrent insert of the same id.
+/// Relies on the primary key: if the id is taken, it fails, and nothing of its transaction can commit, also where COMMIT was
+/// sent with it. It waits for a concurrent insert of the same id.
 const INSERT: &str = "
     INSERT INTO {schema}.onlyonce_record AS record ({all}) SELECT {id}, {values} {from lock wait}
-    ON CONFLICT (id) DO NOTHING
     RETURNING (extract(epoch FROM written_at) * 1000000)::bigint";
 
 /// Relies on the primary key and the row lock: it writes the row it compared.

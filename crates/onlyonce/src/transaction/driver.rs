@@ -33,7 +33,7 @@ pub trait Database: begin::Begin {}
 pub(crate) mod begin {
     use onlyonce_store::user::Statement;
 
-    use super::{Future, Server};
+    use super::{Error, Future, Server};
 
     /// What a phase needs of a database. Sealed: only this crate names it.
     pub trait Begin: Sync {
@@ -55,6 +55,21 @@ pub(crate) mod begin {
 
         /// Gives it up.
         fn roll_back(tx: Self::Transaction) -> Future<'static, ()>;
+
+        /// Inserts a record and commits: the moment of the write, or none where the record was there already. Then nothing is
+        /// committed. A driver that can sends both at once.
+        fn insert_and_commit(mut tx: Self::Transaction, insert: Statement) -> Future<'static, Option<i64>> {
+            Box::pin(async move {
+                let written: Result<Option<i64>, Error> = Self::run(&mut tx, insert).await;
+                match &written {
+                    Ok(Some(_)) => Self::commit(tx).await?,
+                    Ok(None) | Err(_) => {
+                        let _ = Self::roll_back(tx).await;
+                    }
+                }
+                written
+            })
+        }
     }
 }
 
@@ -70,10 +85,13 @@ pub(crate) trait Server: 'static {
     fn send(&self, handle: Handle, message: &Message) -> Statement;
 
     fn swap(&self, id: Id, change: Change, wait: LockWait) -> Result<Vec<Statement>, onlyonce_store::Error>;
+
+    /// Whether the statement that inserts a record failed since the record is there already.
+    fn is_lost(error: &Error) -> bool;
 }
 
 macro_rules! server {
-    ($store:ty, $name:literal) => {
+    ($store:ty, $name:literal, $is_lost:expr) => {
         impl Server for $store {
             const NAME: &str = $name;
 
@@ -97,14 +115,19 @@ macro_rules! server {
             ) -> Result<Vec<Statement>, onlyonce_store::Error> {
                 self.swap_statements(id, change, wait)
             }
+
+            fn is_lost(error: &Error) -> bool {
+                $is_lost(error)
+            }
         }
     };
 }
 
 #[cfg(feature = "_postgres")]
-server!(onlyonce_store::postgres::Postgres, "PostgreSQL");
+server!(onlyonce_store::postgres::Postgres, "PostgreSQL", super::postgres::is_duplicate);
+// There the driver tells it as a write that changed nothing.
 #[cfg(feature = "sqlx-mysql")]
-server!(onlyonce_store::mysql::Mysql, "MySQL or MariaDB");
+server!(onlyonce_store::mysql::Mysql, "MySQL or MariaDB", |_| false);
 
 /// The layer's store, where it is of this kind.
 pub(crate) fn store<S: Server>(attempt: &Attempt) -> Result<&S, Error> {
@@ -171,13 +194,26 @@ where
 
 /// The statements by which a request is reserved and completed at once: the write, and what belongs to it. Another request
 /// with its key may have written and not committed yet: it is not waited for without end.
-pub(super) fn at_once<S: Server>(
+pub(crate) fn at_once<S: Server>(
     open: &OpenAttempt,
-    completion: Result<Completion, Error>,
+    change: Change,
 ) -> Result<(Statement, Vec<Statement>), Error> {
     let store = store::<S>(open.attempt())?;
-    let mut statements = store.swap(open.id(), open.write(completion?), LockWait::Shortly)?;
+    let mut statements = store.swap(open.id(), change, LockWait::Shortly)?;
     Ok((statements.remove(0), statements))
+}
+
+/// The moment of the write that reserves and completes a request, or what it means that there is none.
+pub(crate) fn written<S: Server>(
+    open: &OpenAttempt,
+    written: Result<Option<i64>, Error>,
+) -> Result<i64, Error> {
+    match written {
+        Ok(Some(at)) => Ok(at),
+        Ok(None) => Err(open.lost()),
+        Err(error) if S::is_lost(&error) => Err(open.lost().because(error)),
+        Err(error) => Err(open.failed(error)),
+    }
 }
 
 /// A transaction of a driver, by how it runs a statement.
@@ -211,12 +247,9 @@ macro_rules! transaction {
                 completion: Result<Completion, Error>,
             ) -> Future<'a, ()> {
                 Box::pin(async move {
-                    let (write, rest) = at_once::<$store>(&open, completion)?;
+                    let (write, rest) = at_once::<$store>(&open, open.write(completion?))?;
                     failpoint!("complete.before");
-                    let written = $run(&mut *self, write).await.map_err(|error| open.failed(error))?;
-                    if written.is_none() {
-                        return Err(open.lost());
-                    }
+                    written::<$store>(&open, $run(&mut *self, write).await)?;
                     for statement in rest {
                         $run(&mut *self, statement).await?;
                     }

@@ -35,6 +35,11 @@ pub(super) fn code_of<'a>(error: &'a (dyn StdError + 'static)) -> Option<Cow<'a,
     None
 }
 
+/// Whether a row with this key is there already.
+pub(super) fn is_duplicate(error: &Error) -> bool {
+    error.source().and_then(code_of).as_deref() == Some("23505")
+}
+
 /// The error of a driver.
 fn failed(error: impl StdError + Send + Sync + 'static) -> Error {
     let kind = code_of(&error).map_or(ErrorKind::Database, |code| kind(&code));

@@ -20,7 +20,7 @@ const OF_THE_PROGRAM: [&str; 6] = [
 ];
 
 /// Steps of handlers of several phases, whose deaths `tests/rides` brings about.
-const OF_HANDLERS: [&str; 10] = [
+const OF_HANDLERS: [&str; 11] = [
     "phase.begun",
     "phase.commit.before",
     "phase.commit.after",
@@ -31,6 +31,7 @@ const OF_HANDLERS: [&str; 10] = [
     "foreign.result.after",
     "complete.before",
     "complete.after",
+    "commit.after",
 ];
 
 /// Every step in the source is in the list, and every step of the list is in the source.

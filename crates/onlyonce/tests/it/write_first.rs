@@ -662,6 +662,211 @@ async fn of_two_nodes_one_transaction_commits() {
     }
 }
 
+/// A handler that runs its request in a transaction on `$db`: `$insert` stores its row. It may not be done by its key.
+macro_rules! runs {
+    ($db:expr, $runs:expr, |$tx:ident| $insert:expr) => {{
+        let (db, runs) = ($db, $runs);
+        post(move |key: InTransaction| async move {
+            key.run(&db, async |$tx, attempt| {
+                runs.fetch_add(1, Ordering::SeqCst);
+                $insert.unwrap();
+                attempt.send(&mut *$tx, receipt()).await?;
+                if attempt.handle().id == id("fails") {
+                    return Err(std::io::Error::other("it fails").into());
+                }
+                Ok::<_, Failed>(paid())
+            })
+            .await
+        })
+    }};
+}
+
+/// Any error, as an answer of 500.
+struct Failed;
+
+impl<E: std::error::Error> From<E> for Failed {
+    fn from(_: E) -> Self {
+        Self
+    }
+}
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> axum::response::Response {
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    }
+}
+
+/// W01, R02: a transaction of the library's own, by every driver: rows, messages and the record commit together, and what fails
+/// leaves nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_run_in_one_transaction_by_every_driver() {
+    for driver in ["sqlx", "deadpool", "tokio-postgres"] {
+        let world = World::new().await;
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counted = runs.clone();
+        let route = match driver {
+            "sqlx" => {
+                runs!(world.sqlx().await, counted, |tx| sqlx::query(INSERT).execute(&mut **tx).await)
+            }
+            "deadpool" => runs!(world.deadpool(), counted, |tx| tx.execute(INSERT, &[]).await),
+            _ => runs!(Shared::new(world.client().await), counted, |tx| tx.execute(INSERT, &[]).await),
+        };
+        let layer = || world.onlyonce().in_transaction().unwrap().layer();
+        let nodes = [(); 2].map(|()| Router::new().route("/orders", route.clone()).layer(layer()));
+        let counts = || ["payment", "onlyonce_outbox", "onlyonce_record"].map(|table| world.count(table));
+        let failed = send(&nodes[0], order("fails")).await;
+        assert_eq!((failed.status, failed.is_stored()), (500, false), "{driver}");
+        assert_eq!(counts(), ["0", "0", "0"], "{driver}");
+        let first = send(&nodes[0], order("k")).await;
+        assert_eq!(
+            (first.summary().as_str(), first.is_replay(), first.is_stored()),
+            ("201 paid", false, true)
+        );
+        assert_eq!(first.header("set-cookie"), Some("a=b"), "{driver}: its own answer");
+        assert_eq!(counts(), ["1", "1", "1"], "{driver}");
+        let version = format!("SELECT ctid FROM {}.onlyonce_record", world.schema);
+        assert!(Server::shared().sql(&version).ends_with(",1)"), "{driver}: one row version");
+        for node in &nodes {
+            let again = send(node, order("k")).await;
+            assert_eq!((again.summary().as_str(), again.is_replay()), ("201 paid", true), "{driver}");
+            assert_eq!(again.header("set-cookie"), None, "{driver}");
+        }
+        assert_eq!(
+            (counts(), runs.load(Ordering::SeqCst)),
+            (["1", "1", "1"].map(str::to_owned), 2),
+            "{driver}"
+        );
+        // A record that is there, and may run again, is written anew.
+        let fails = post(async |_: Attempt| StatusCode::SERVICE_UNAVAILABLE);
+        let before = Router::new().route("/orders", fails).layer(world.onlyonce().layer());
+        assert_eq!(send(&before, order("again")).await.status, 503, "{driver}");
+        let second = send(&nodes[1], order("again")).await;
+        assert_eq!((second.summary().as_str(), second.is_replay()), ("201 paid", false), "{driver}");
+        assert!(send(&nodes[0], order("again")).await.is_replay(), "{driver}");
+        assert_eq!(counts(), ["2", "2", "2"], "{driver}");
+    }
+}
+
+/// W01, R02: of two nodes one commits. The other's COMMIT is on its way together with the record that is lost, and commits
+/// nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_was_sent_with_a_lost_record_commits_nothing() {
+    for driver in ["deadpool", "tokio-postgres"] {
+        let world = World::new().await;
+        let nodes = [(); 2].map(|()| {
+            let (comes, goes) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+            (comes, goes)
+        });
+        let mut apps = Vec::new();
+        for (comes, goes) in nodes.clone() {
+            macro_rules! waits {
+                ($db:expr) => {{
+                    let db = $db;
+                    post(move |key: InTransaction| async move {
+                        key.run(&db, async |tx, _| {
+                            tx.execute(INSERT, &[]).await?;
+                            comes.add_permits(1);
+                            goes.acquire().await?.forget();
+                            Ok::<_, Failed>(paid())
+                        })
+                        .await
+                    })
+                }};
+            }
+            let route = match driver {
+                "deadpool" => waits!(world.deadpool()),
+                _ => waits!(Shared::new(world.client().await)),
+            };
+            apps.push(
+                Router::new()
+                    .route("/orders", route)
+                    .layer(world.onlyonce().in_transaction().unwrap().layer()),
+            );
+        }
+        let mut sent = Vec::new();
+        for (app, (comes, _)) in apps.iter().zip(&nodes) {
+            let app = app.clone();
+            sent.push(tokio::spawn(async move { send(&app, order("k")).await }));
+            comes.acquire().await.unwrap().forget();
+        }
+        for (place, (request, (_, goes))) in sent.into_iter().zip(&nodes).enumerate() {
+            goes.add_permits(1);
+            let answer = request.await.unwrap();
+            assert_eq!((answer.summary().as_str(), answer.is_replay()), ("201 paid", place == 1), "{driver}");
+        }
+        assert_eq!(
+            (world.count("payment"), world.count("onlyonce_record")),
+            ("1".into(), "1".into()),
+            "{driver}"
+        );
+        // Its connection is fit for the next one.
+        nodes[1].1.add_permits(1);
+        assert_eq!(send(&apps[1], order("other")).await.summary(), "201 paid", "{driver}");
+        assert_eq!(world.count("payment"), "2", "{driver}");
+    }
+}
+
+/// W01, X05: the answer to COMMIT has come, so nobody looks; a COMMIT that fails stores nothing and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_was_heard_of_needs_no_look_and_one_that_fails_is_not_told() {
+    let world = World::new().await;
+    let pool = world.deadpool();
+    let schema = world.schema.clone();
+    let hide = format!("ALTER TABLE {schema}.onlyonce_record RENAME TO hidden");
+    let route = post(move |key: InTransaction| async move {
+        let hides = format!("{key:?}").contains(&format!("{:?}", id("hides")));
+        let done = key.run(&pool, async |tx, _| {
+            tx.execute(INSERT, &[]).await?;
+            Ok::<_, Failed>(paid())
+        });
+        let done = done.await;
+        if hides {
+            Server::shared().sql(&hide);
+        }
+        done
+    });
+    let app = Router::new().route("/orders", route).layer(world.onlyonce().in_transaction().unwrap().layer());
+    let refuses = format!(
+        "CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+         CREATE CONSTRAINT TRIGGER refuses AFTER INSERT ON {schema}.payment DEFERRABLE INITIALLY DEFERRED
+         FOR EACH ROW EXECUTE FUNCTION {schema}.refuse()"
+    );
+    Server::shared().sql(&refuses);
+    let refused = send(&app, order("refused")).await;
+    assert_eq!((refused.status, refused.is_stored()), (500, false), "{refused:?}");
+    assert_eq!((world.count("payment"), world.count("onlyonce_record")), ("0".to_owned(), "0".to_owned()));
+    Server::shared().sql(&format!("DROP TRIGGER refuses ON {schema}.payment"));
+    let told = send(&app, order("hides")).await;
+    assert_eq!((told.summary().as_str(), told.is_stored()), ("201 paid", true), "{told:?}");
+    Server::shared().sql(&format!("ALTER TABLE {schema}.hidden RENAME TO onlyonce_record"));
+    assert!(send(&app, order("hides")).await.is_replay());
+    assert_eq!(world.count("payment"), "1");
+}
+
+/// W01, R02: who lost its record to another node, ignores that, and commits, commits nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_record_that_is_ignored_keeps_its_rows_from_being_committed() {
+    let world = World::new().await;
+    let pool = world.sqlx().await;
+    let layer = || world.onlyonce().in_transaction().unwrap().layer();
+    let gate = Arc::new(Semaphore::new(9));
+    let other = Router::new().route("/orders", transfers(pool.clone(), gate, Arc::default())).layer(layer());
+    let route = post(move |key: InTransaction| async move {
+        let mut tx = pool.begin().await?;
+        let Begun::Run(attempt) = key.begin(&mut tx).await? else { panic!("it is the first") };
+        sqlx::query(INSERT).execute(&mut *tx).await?;
+        assert_eq!(send(&other, order("k")).await.summary(), "201 paid");
+        let error = attempt.complete_in(&mut tx, &paid()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Completed, "{error}");
+        // PostgreSQL says ROLLBACK to that.
+        let _ = tx.commit().await;
+        Ok::<_, Problem>(paid())
+    });
+    let app = Router::new().route("/orders", route).layer(layer());
+    assert!(send(&app, order("k")).await.is_replay());
+    assert_eq!((world.count("payment"), world.count("onlyonce_record")), ("1".to_owned(), "1".to_owned()));
+}
+
 /// W01, R07: a client that hangs up changes nothing: the transaction is completed and commits.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_transaction_outlives_its_client() {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::task::Poll;
 
 use onlyonce_store::failpoint;
 use onlyonce_store::postgres::Postgres;
@@ -15,36 +16,49 @@ use super::failed;
 use crate::attempt::Attempt;
 use crate::in_transaction::{Begun, InTransaction, OpenAttempt};
 use crate::transaction::driver::{
-    Database, Future, at_once, begin, carried, is_completion, statement, transaction,
+    Database, Future, at_once, begin, carried, is_completion, statement, transaction, written,
 };
 use crate::transaction::sealed::Sealed;
-use crate::transaction::{Completion, Error, Order, Transaction};
+use crate::transaction::{Completion, Error, ErrorKind, Order, Transaction};
 
 transaction!(['c,] tokio_postgres::Transaction<'c>, Postgres, run_in);
 transaction!(
     #[cfg(feature = "deadpool-postgres")]
     ['c,] deadpool_postgres::Transaction<'c>, Postgres, run_in_pooled
 );
-transaction!([C: Deref<Target = Client> + Send + Sync,] PhaseClient<C>, Postgres, run_on_own);
+transaction!([C: Connection + Send + Sync,] PhaseClient<C>, Postgres, run_on_own);
 
-/// A transaction that a phase has begun on a connection of its own. It is a client of `tokio_postgres`, for statements; the
-/// phase ends it.
+/// A transaction that a phase, or [`InTransaction::run`], has begun on a connection of its own. It is a client of `tokio_postgres`,
+/// or of `deadpool_postgres`, for statements; what began it ends it.
 pub struct PhaseClient<C> {
     /// Empty once it has ended.
     client: Option<C>,
 }
 
-impl<C: Deref<Target = Client>> PhaseClient<C> {
-    fn client(&self) -> &Client {
+impl<C: Deref> Deref for PhaseClient<C> {
+    type Target = C::Target;
+
+    fn deref(&self) -> &C::Target {
         self.client.as_deref().expect("a transaction that a handler has was not ended")
     }
 }
 
-impl<C: Deref<Target = Client>> Deref for PhaseClient<C> {
-    type Target = Client;
+/// What a transaction was begun on.
+pub trait Connection: Deref {
+    /// The driver's own client.
+    fn client(client: &Self::Target) -> &Client;
+}
 
-    fn deref(&self) -> &Client {
-        self.client()
+impl Connection for Turn {
+    fn client(client: &Client) -> &Client {
+        client
+    }
+}
+
+#[cfg(feature = "deadpool-postgres")]
+impl Connection for Pooled {
+    fn client(client: &deadpool_postgres::ClientWrapper) -> &Client {
+        client
     }
 }
 
@@ -108,7 +122,17 @@ impl begin::Begin for Shared {
     }
 
     fn run(tx: &mut PhaseClient<Turn>, statement: Statement) -> Future<'_, Option<i64>> {
-        Box::pin(run_on(tx.client(), statement))
+        Box::pin(run_on(tx, statement))
+    }
+
+    fn insert_and_commit(tx: PhaseClient<Turn>, insert: Statement) -> Future<'static, Option<i64>> {
+        Box::pin(async move {
+            let (written, ended) = and_commit(run_on(&tx, insert), &tx).await;
+            if let (Ended::Yes, Some(mut turn)) = (ended, { tx }.client.take()) {
+                turn.0.is_open = false;
+            }
+            written
+        })
     }
 
     fn commit(tx: PhaseClient<Turn>) -> Future<'static, ()> {
@@ -133,10 +157,10 @@ pub struct Pooled(Option<deadpool_postgres::Object>);
 
 #[cfg(feature = "deadpool-postgres")]
 impl Deref for Pooled {
-    type Target = Client;
+    type Target = deadpool_postgres::ClientWrapper;
 
-    fn deref(&self) -> &Client {
-        self.0.as_deref().map(|client| &**client).expect("a connection in use was not given back")
+    fn deref(&self) -> &deadpool_postgres::ClientWrapper {
+        self.0.as_deref().expect("a connection in use was not given back")
     }
 }
 
@@ -166,7 +190,20 @@ impl begin::Begin for deadpool_postgres::Pool {
     }
 
     fn run(tx: &mut PhaseClient<Pooled>, statement: Statement) -> Future<'_, Option<i64>> {
-        Box::pin(run_on(tx.client(), statement))
+        Box::pin(run_on(tx, statement))
+    }
+
+    fn insert_and_commit(tx: PhaseClient<Pooled>, insert: Statement) -> Future<'static, Option<i64>> {
+        Box::pin(async move {
+            let (values, types): (Vec<_>, Vec<_>) = typed(&insert).into_iter().unzip();
+            let prepared = tx.prepare_typed_cached(&insert.sql, &types).await.map_err(failed)?;
+            let inserting = async { first(tx.query(&prepared, &values).await) };
+            let (written, ended) = and_commit(inserting, &tx).await;
+            if let (Ended::Yes, Some(mut pooled)) = (ended, { tx }.client.take()) {
+                drop(pooled.0.take());
+            }
+            written
+        })
     }
 
     fn commit(tx: PhaseClient<Pooled>) -> Future<'static, ()> {
@@ -205,11 +242,39 @@ async fn run_in_pooled(
     first(tx.query(&prepared, &values).await)
 }
 
-async fn run_on_own<C: Deref<Target = Client>>(
+async fn run_on_own<C: Connection>(
     tx: &mut PhaseClient<C>,
     statement: Statement,
 ) -> Result<Option<i64>, Error> {
-    run_on(tx.client(), statement).await
+    run_on(C::client(tx), statement).await
+}
+
+/// Whether a transaction has ended.
+enum Ended {
+    Yes,
+    Unknown,
+}
+
+/// Inserts a record and commits, in one round trip: the driver sends requests in the order in which they are first polled. A
+/// record that is there already fails the insert; the transaction is aborted then, and COMMIT rolls it back. An insert that
+/// fails before it is sent is not followed by a COMMIT.
+async fn and_commit(
+    inserting: impl std::future::Future<Output = Result<Option<i64>, Error>>,
+    client: &Client,
+) -> (Result<Option<i64>, Error>, Ended) {
+    let mut inserting = std::pin::pin!(inserting);
+    match futures_util::poll!(inserting.as_mut()) {
+        Poll::Ready(written) => (written.and_then(|_| Err(out_of_turn())), Ended::Unknown),
+        Poll::Pending => {
+            let (written, committed) = tokio::join!(biased; inserting, client.batch_execute("COMMIT"));
+            let ended = if committed.is_ok() { Ended::Yes } else { Ended::Unknown };
+            (written.and_then(|written| committed.map(|()| written).map_err(failed)), ended)
+        }
+    }
+}
+
+fn out_of_turn() -> Error {
+    Error::new(ErrorKind::Database, "the driver answered a statement before it was sent")
 }
 
 async fn run_on(client: &Client, statement: Statement) -> Result<Option<i64>, Error> {
