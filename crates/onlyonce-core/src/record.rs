@@ -652,9 +652,24 @@ pub fn downstream_key(scope: &Scope, key: &Key, call: &str) -> String {
         .chain_update(call)
         .finalize();
     // Half the digest is plenty, and short enough for every provider's limit on keys.
+    half(&digest.into()).to_string()
+}
+
+/// The token of one foreign call of an attempt. A webhook that names it speaks of that call and of no other: not of one before
+/// or after it, and not of the same call as a later attempt makes it.
+pub fn call_token(attempt: Token, call: &str) -> Token {
+    let digest = Sha256::new()
+        .chain_update(b"onlyonce call token 1")
+        .chain_update(attempt.0)
+        .chain_update(call)
+        .finalize();
+    half(&digest.into())
+}
+
+fn half(digest: &[u8; 32]) -> Token {
     let mut half = [0; 16];
     half.copy_from_slice(&digest[..16]);
-    Token(half).to_string()
+    Token(half)
 }
 
 /// What identifies one attempt to the outside: `<id>.<token>` in hex. A probe, a webhook or the SQL function is given
@@ -788,6 +803,15 @@ mod tests {
         let scope = unhex::<32>("a1bd6f6ec375d44a2ce879d9f944691928017227eef8e3cdda125ecfb0fbd0a3").unwrap();
         let (scope, key) = (Scope::stored(scope, None), Key::stored("k-same"));
         assert_eq!(downstream_key(&scope, &key, "charge"), "77b5d8a7da73180e7597a99145c60c8b");
+    }
+
+    /// W04: a token that was given to a provider has to be understood by later releases.
+    #[test]
+    fn the_token_of_a_call_is_its_own_and_stays_the_same() {
+        let attempt = Token([1; 16]);
+        assert_eq!(call_token(attempt, "charge").to_string(), "ae10c06b87aefa3014fd6f7ef9127cd0");
+        let others = [attempt, call_token(attempt, "ship"), call_token(Token([2; 16]), "charge")];
+        assert!(!others.contains(&call_token(attempt, "charge")));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //!    calls are made again with the same [`Call::key`], while [`Policy::downstream_retention`](crate::Policy::downstream_retention)
 //!    lasts, others are unknown until somebody tells. The route's effects are
 //!    [`Effects::Local`]; a call's [probe](crate::probe) is registered under the route and the call's name.
+//!    A webhook about it brings the call's own [handle](Call::handle); behind a recovery point no other is believed.
 //! 3. A provider's "no" is a result like another, and leads to a completed failure.
 //! 4. Names are unique within a handler, and the order of phases depends on nothing but the request and earlier results. A
 //!    name that is not the next one, since the handler was changed while a record was under way, is [`Error::Changed`]: the
@@ -26,7 +27,7 @@ use std::time::Instant;
 
 use onlyonce_core::machine;
 use onlyonce_core::outcome::SaidOutcome;
-use onlyonce_core::record::{Calling, Draft, Effects, Progress, Reason, Response, Seen};
+use onlyonce_core::record::{Calling, Draft, Effects, Handle, Progress, Reason, Response, Seen, call_token};
 #[cfg(any(feature = "_driver", feature = "sqlite"))]
 use onlyonce_store::Change;
 use onlyonce_store::result::{BYTES_MAX, PhaseResult, Results};
@@ -87,6 +88,7 @@ impl<E> From<E> for Called<E> {
 #[derive(Clone, Debug)]
 pub struct Call {
     key: String,
+    handle: Handle,
     deadline: Instant,
 }
 
@@ -94,6 +96,12 @@ impl Call {
     /// The key to send downstream: the same on every attempt of this request, and no other's.
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// What a webhook about this call has to bring as its token, where the handler makes more than this one or commits phases before
+    /// it. The attempt's own handle does not tell which call is meant.
+    pub fn handle(&self) -> Handle {
+        self.handle
     }
 
     /// When the attempt must have ended: an answer that comes later is not waited for.
@@ -485,7 +493,9 @@ impl Attempt {
             .inspect_err(|_| self.leave())?;
         failpoint!("foreign.calling.after");
         let left = begun.record.deadline_at().since(begun.now);
-        let told = Call { key: self.downstream_key(name), deadline: asked_at + left };
+        let own = self.handle();
+        let handle = Handle { token: call_token(own.token, name), ..own };
+        let told = Call { key: self.downstream_key(name), handle, deadline: asked_at + left };
         self.phases(|phases| phases.seen = Some(begun));
         // Until its result is on record nobody may say that the call was not made: not a handler that stops waiting for it,
         // and not a store that does not take the result.

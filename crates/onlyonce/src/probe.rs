@@ -74,6 +74,8 @@ pub struct Asked {
     /// The key that was sent downstream.
     pub key: Arc<str>,
 }
+    /// What the call was told of as its own ([`Call::handle`](crate::phase::Call::handle)).
+    pub handle: Handle,
 
 /// What a probe found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,9 @@
 //!    "happened" about a record that may be tried again: the work is done, and trying again would do it twice.
 //! 5. A person may insist, against a live lease and against the hour, and against nothing else. Insisting that it happened
 //!    or did not supersedes the attempt; insisting that nobody knows only ends its lease, and its late truth still counts.
-//! 6. Of a handler made of phases a webhook's word is about the call under way. Between two calls it is about one whose
-//!    result is on record, and changes nothing.
+//! 6. Of a handler made of phases a webhook's word is about one call: the one whose token it names. A word that names none is
+//!    about the call under way where that is the first step. Behind a recovery point it may be a late one about an earlier
+//!    call: between two calls it changes nothing, and during one it is only kept in the history.
 //!
 //! ```text
 //!             happened              did not happen        unknown
@@ -27,10 +28,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    did_not_happen, happened, has_expired, has_happened_evidence, has_lapsed, lapse_reason, lose, noting,
+    did_not_happen, happened, has_expired, has_happened_evidence, has_lapsed, is_half_done, lapse_reason,
+    lose, noting,
 };
 use crate::history::{Entry, Said, What};
-use crate::record::{Asking, Draft, Evidence, Record, Response, Seen, Source, State, Token, Verdict};
+use crate::record::{
+    Asking, Draft, Evidence, Record, Response, Seen, Source, State, Token, Verdict, call_token,
+};
 use crate::time::{Timestamp, When};
 
 /// How insistently the reconciler asks.
@@ -76,7 +80,7 @@ pub struct Ruling {
 pub enum About {
     /// The work of this scope and key, whichever attempt did it.
     Work,
-    /// The attempt with this token.
+    /// The attempt with this token, or the foreign call ([`call_token`]).
     Attempt(Token),
 }
 
@@ -145,6 +149,8 @@ pub enum Ignored {
     EarlierAttempt,
     /// It is about an attempt that this use of the key never had, or about work of which none has begun.
     EarlierUse,
+    /// It names none of the calls of a handler made of phases, and may be about an earlier one than the one under way.
+    AnyCall,
 }
 
 /// What becomes of a statement about a record.
@@ -153,16 +159,16 @@ pub fn verdict(seen: &Seen, ruling: &Ruling) -> Ruled {
     if has_expired(record, now) {
         return Ruled::Absent;
     }
-    match ruling.about {
-        About::Attempt(token) if token == record.token => {}
-        About::Attempt(token) if record.history.tokens.contains(&token) => {
-            return about_earlier(seen, ruling);
-        }
-        About::Attempt(_) => return Ruled::Ignores(Ignored::EarlierUse, None),
-        About::Work => {}
-    }
-    if is_about_nothing_open(record, ruling) {
-        return Ruled::Already;
+    let is_open = !matches!(record.state, State::Completed { .. });
+    let may_be_late = is_half_done(record) && is_open && ruling.statement.by == Source::Webhook;
+    match named(record, ruling.about) {
+        // Between two calls there is none that it could settle.
+        Named::Last if may_be_late && record.progress.calling.is_none() => return Ruled::Already,
+        Named::Last if may_be_late => return ignored(seen, ruling, Ignored::AnyCall),
+        Named::Last | Named::Call => {}
+        Named::Earlier | Named::EarlierCall => return about_earlier(seen, ruling),
+        Named::CallOnRecord => return Ruled::Already,
+        Named::Nobody => return Ruled::Ignores(Ignored::EarlierUse, None),
     }
     match &record.state {
         State::Pending { .. } => about_pending(seen, ruling),
@@ -170,6 +176,49 @@ pub fn verdict(seen: &Seen, ruling: &Ruling) -> Ruled {
         State::Completed { response, .. } => about_completed(seen, ruling, response.as_deref()),
         State::Retryable { .. } => about_retryable(seen, ruling),
         State::Unknown { .. } => rule(seen, ruling),
+    }
+}
+
+/// What a statement names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    /// The work, or its last attempt.
+    Last,
+    /// The call under way, as the last attempt makes it.
+    Call,
+    /// An earlier attempt.
+    Earlier,
+    /// The call under way, as an earlier attempt made it.
+    EarlierCall,
+    /// The call at the recovery point.
+    CallOnRecord,
+    /// No attempt or call that this use of the key is known to have had.
+    Nobody,
+}
+
+fn named(record: &Record, about: About) -> Named {
+    let About::Attempt(token) = about else { return Named::Last };
+    let earlier = &record.history.tokens;
+    if token == record.token {
+        return Named::Last;
+    }
+    if earlier.contains(&token) {
+        return Named::Earlier;
+    }
+    let is_of = |attempt: &Token, call: &str| token == call_token(*attempt, call);
+    if let Some(calling) = &record.progress.calling {
+        if is_of(&record.token, &calling.phase) {
+            return Named::Call;
+        }
+        if earlier.iter().any(|attempt| is_of(attempt, &calling.phase)) {
+            return Named::EarlierCall;
+        }
+    }
+    match &record.progress.recovery_point {
+        Some(phase) if [&record.token].into_iter().chain(earlier).any(|attempt| is_of(attempt, phase)) => {
+            Named::CallOnRecord
+        }
+        Some(_) | None => Named::Nobody,
     }
 }
 
@@ -329,10 +378,12 @@ fn about_earlier(seen: &Seen, ruling: &Ruling) -> Ruled {
     let Source::Webhook = ruling.statement.by else {
         return Ruled::Ignores(Ignored::EarlierAttempt, None);
     };
-    let Verdict::Happened(response) = &ruling.verdict else { return ignored(seen, ruling) };
-    // An attempt before the recovery point was about another call.
-    if !succeeded(response.as_deref()) || record.progress.recovery_point.is_some() {
-        return ignored(seen, ruling);
+    let ignored = || ignored(seen, ruling, Ignored::EarlierAttempt);
+    let Verdict::Happened(response) = &ruling.verdict else { return ignored() };
+    // An attempt before the recovery point may have been about another call, unless it names this one.
+    let may_be_another = is_half_done(record) && named(record, ruling.about) == Named::Earlier;
+    if !succeeded(response.as_deref()) || may_be_another {
+        return ignored();
     }
     match &record.state {
         State::Running { .. } if !has_lapsed(record, seen.now) => Ruled::Keeps(with_evidence(seen, ruling)),
@@ -345,25 +396,19 @@ fn about_earlier(seen: &Seen, ruling: &Ruling) -> Ruled {
         {
             Ruled::Contradicts(contradicted(seen, ruling))
         }
-        State::Completed { .. } => ignored(seen, ruling),
+        State::Completed { .. } => ignored(),
     }
 }
 
-fn ignored(seen: &Seen, ruling: &Ruling) -> Ruled {
+fn ignored(seen: &Seen, ruling: &Ruling, why: Ignored) -> Ruled {
     let mut draft = noted(seen);
     draft.history.push(Entry { said: Some(Said::Ignored), contradicts: false, ..entry(seen, ruling) });
-    Ruled::Ignores(Ignored::EarlierAttempt, Some(draft))
+    Ruled::Ignores(why, Some(draft))
 }
 
 /// A handler made of phases whose last call has its result on record.
 fn is_between_calls(record: &Record) -> bool {
-    record.progress.recovery_point.is_some() && record.progress.calling.is_none()
-}
-
-/// Whether a webhook speaks of a call whose result is on record, while the rest of the work is open.
-fn is_about_nothing_open(record: &Record, ruling: &Ruling) -> bool {
-    let is_open = !matches!(record.state, State::Completed { .. });
-    is_open && is_between_calls(record) && ruling.statement.by == Source::Webhook
+    is_half_done(record) && record.progress.calling.is_none()
 }
 
 /// From when on "did not happen" is believed: the attempt's deadline and the horizon are over.
@@ -411,7 +456,7 @@ fn entry(seen: &Seen, ruling: &Ruling) -> Entry {
 
 /// Whether an earlier attempt is said to have happened that was taken not to have run, and not only lost.
 fn says_freed_attempt_happened(record: &Record, ruling: &Ruling) -> bool {
-    let is_earlier = matches!(ruling.about, About::Attempt(token) if token != record.token);
+    let is_earlier = matches!(named(record, ruling.about), Named::Earlier | Named::EarlierCall);
     let Verdict::Happened(said) = &ruling.verdict else { return false };
     is_earlier && !record.relies_on_memory && succeeded(said.as_deref())
 }
@@ -495,11 +540,7 @@ fn put_off(draft: &mut Draft, until: Option<When>) {
 /// where nothing is to be kept.
 pub fn note(seen: &Seen, about: About, statement: &Statement) -> Option<Box<Draft>> {
     let record = &*seen.record;
-    let is_about = match about {
-        About::Attempt(token) => token == record.token || record.history.tokens.contains(&token),
-        About::Work => true,
-    };
-    let mut draft = still_asked(seen).filter(|_| is_about)?;
+    let mut draft = still_asked(seen).filter(|_| named(record, about) != Named::Nobody)?;
     let Statement { by, who, source, detail } = statement.clone();
     let entry = Entry::new(seen.now, record.attempt, What::Webhook, by);
     draft.history.push(Entry { said: Some(Said::Ignored), who, source, detail, ..entry });

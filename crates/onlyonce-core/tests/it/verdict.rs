@@ -10,7 +10,7 @@ use onlyonce_core::machine::{
 };
 use onlyonce_core::outcome::Outcome;
 use onlyonce_core::record::{
-    Asking, Calling, Draft, Effects, Progress, Reason, Record, Seen, Source, State, Verdict,
+    Asking, Calling, Draft, Effects, Progress, Reason, Record, Seen, Source, State, Verdict, call_token,
 };
 use onlyonce_core::scope::Scope;
 
@@ -100,6 +100,10 @@ fn result(ruled: &Ruled) -> String {
         Ruled::Contradicts(draft) => format!("contradiction: {}", state(draft)),
         Ruled::Ignores(Ignored::EarlierAttempt, Some(_)) => "ignored, kept".into(),
         Ruled::Ignores(Ignored::EarlierAttempt, None) => "ignored".into(),
+        Ruled::Ignores(Ignored::AnyCall, draft) => {
+            assert!(draft.is_some(), "a person may want to know");
+            "ignored, any call".into()
+        }
         Ruled::Ignores(Ignored::EarlierUse, draft) => {
             assert_eq!(*draft, None, "an earlier use leaves no trace in the next");
             "ignored, earlier use".into()
@@ -711,6 +715,76 @@ fn a_webhook_between_two_calls_settles_nothing() {
                 let record = phased(record.clone(), Some("charge"), None);
                 let ruled = machine::verdict(&seen(record, at(0)), &by_webhook(word));
                 assert_eq!(ruled, Ruled::Already, "{word}");
+            }
+        }
+    }
+}
+
+/// W04, U03, U05: behind a recovery point a word that names no call may be a late one about an earlier call. Believed, "happened"
+/// would leave a call out, and "never will" would make one twice.
+#[test]
+fn a_webhook_that_names_no_call_settles_none_behind_a_recovery_point() {
+    for effects in Effects::ALL {
+        for record in [running(effects), lapsed(effects), unknown(effects), retryable(effects)] {
+            for word in ["happened", "never will", "did not"] {
+                for about in [About::Attempt(OWN), About::Work] {
+                    let record = phased(record.clone(), Some("charge"), Some("ship"));
+                    let ruling = Ruling { about, ..by_webhook(word) };
+                    let before = seen(record, at(0));
+                    let ruled = machine::verdict(&before, &ruling);
+                    assert_eq!(result(&ruled), "ignored, any call", "{word}");
+                    let Ruled::Ignores(_, Some(draft)) = ruled else { panic!("kept") };
+                    assert_eq!(draft.state.name(), before.record.state.name());
+                    assert_eq!(draft.evidence, before.record.evidence);
+                }
+            }
+        }
+    }
+}
+
+/// W04, U05: a webhook that names a call by its own token settles that call, as this attempt or an earlier one made it.
+#[test]
+fn a_webhook_that_names_a_call_settles_that_call() {
+    for attempt in [OWN, EARLIER] {
+        let about = About::Attempt(call_token(attempt, "ship"));
+        let ruling = Ruling { about, ..by_webhook("happened") };
+        let running = phased(second(running(Effects::Opaque)), Some("charge"), Some("ship"));
+        assert_eq!(result(&machine::verdict(&seen(running, at(0)), &ruling)), "evidence");
+        for record in [unknown(Effects::Opaque), lapsed(Effects::Opaque), retryable(Effects::Opaque)] {
+            let record = phased(second(record), Some("charge"), Some("ship"));
+            let Ruled::Settles(draft) = machine::verdict(&seen(record, at(0)), &ruling) else {
+                panic!("settled")
+            };
+            assert_eq!(draft.progress.recovery_point.as_deref(), Some("ship"));
+            assert_eq!(draft.progress.found, Some(answer(201)));
+        }
+    }
+    // Of an earlier attempt's call anything but success says nothing about the last one's.
+    let ruling = Ruling { about: About::Attempt(call_token(EARLIER, "ship")), ..by_webhook("never will") };
+    let record = phased(second(unknown(Effects::Opaque)), Some("charge"), Some("ship"));
+    assert_eq!(result(&machine::verdict(&seen(record.clone(), at(0)), &ruling)), "ignored, kept");
+    let ruling = Ruling { about: About::Attempt(call_token(OWN, "ship")), ..ruling };
+    assert_eq!(result(&machine::verdict(&seen(record, at(0)), &ruling)), "applied: retryable");
+}
+
+/// W04, U05: a late webhook about a call whose result is on record says nothing about the next call.
+#[test]
+fn a_late_webhook_about_an_earlier_call_changes_nothing() {
+    for effects in Effects::ALL {
+        for record in [running(effects), lapsed(effects), unknown(effects), retryable(effects)] {
+            for calling in [None, Some("ship")] {
+                for word in ["happened", "never will", "did not"] {
+                    let record = phased(second(record.clone()), Some("charge"), calling);
+                    let judged = |token| {
+                        let ruling = Ruling { about: About::Attempt(token), ..by_webhook(word) };
+                        result(&machine::verdict(&seen(record.clone(), at(0)), &ruling))
+                    };
+                    for attempt in [OWN, EARLIER] {
+                        assert_eq!(judged(call_token(attempt, "charge")), "already", "{word}");
+                        assert_eq!(judged(call_token(attempt, "order")), "ignored, earlier use", "{word}");
+                    }
+                    assert_eq!(judged(call_token(FOREIGN, "ship")), "ignored, earlier use", "{word}");
+                }
             }
         }
     }

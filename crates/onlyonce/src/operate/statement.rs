@@ -78,6 +78,7 @@ pub enum Heard {
 const NO_RECORD: &str = "no record matches";
 const EARLIER_USE: &str = "about an earlier use of the key";
 const EARLIER_ATTEMPT: &str = "about an earlier attempt";
+const ANY_CALL: &str = "it names none of the handler's calls, and may be about an earlier one";
 const NOTHING_BEGUN: &str = "nothing has begun";
 
 impl Engine {
@@ -220,6 +221,7 @@ fn judge(seen: &Seen, ruling: &Ruling) -> (Heard, Option<Box<Draft>>) {
         Ruled::Contradicts(draft) => (Heard::Contradiction(state), Some(draft)),
         Ruled::Ignores(Ignored::EarlierAttempt, draft) => (Heard::Ignored(EARLIER_ATTEMPT), draft),
         Ruled::Ignores(Ignored::EarlierUse, draft) => (Heard::Ignored(EARLIER_USE), draft),
+        Ruled::Ignores(Ignored::AnyCall, draft) => (Heard::Ignored(ANY_CALL), draft),
         Ruled::Already => (Heard::Already(state), None),
         Ruled::Settled | Ruled::StillRunning | Ruled::TooEarly(_) | Ruled::NothingToAsk => {
             (Heard::Ignored(NOTHING_BEGUN), None)

@@ -21,7 +21,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use onlyonce_core::history::shortened;
 use onlyonce_core::machine::{self, About, Backoff, Force, Ruled, Ruling, Statement};
-use onlyonce_core::record::{Draft, Handle, Id, Response, Seen, Source, Verdict, downstream_key};
+use onlyonce_core::record::{Draft, Handle, Id, Response, Seen, Source, Verdict, call_token, downstream_key};
 use onlyonce_store::{Error, Query, Swapped, failpoint};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -154,6 +154,7 @@ impl Engine {
             call: record.progress.calling.as_ref().map(|calling| Asked {
                 name: calling.phase.clone(),
                 key: downstream_key(&record.scope, &record.key, &calling.phase).into(),
+                handle: Handle { id, token: call_token(record.token, &calling.phase) },
             }),
             traceparent: trace.as_ref().map(|trace| trace.traceparent()),
         };

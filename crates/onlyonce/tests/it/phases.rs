@@ -11,11 +11,12 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use bytes::Bytes;
+use onlyonce::operate::{Heard, Statement, Subject};
 use onlyonce::phase::{Call, Called, Error};
 use onlyonce::probe::{Answer as Found, Probes, Question, asking};
-use onlyonce::record::{self, Verdict};
+use onlyonce::record::{self, StateName, Verdict};
 use onlyonce::store::Store;
-use onlyonce::{Attempt, Effects, Force, Onlyonce, Policy, Problem};
+use onlyonce::{Attempt, Effects, Force, Handle, Onlyonce, Policy, Problem};
 use tower::ServiceExt;
 
 use crate::world::{Answer, FaultyStore, id, order, ordered};
@@ -40,6 +41,7 @@ enum Then {
 struct Bank {
     ends: Mutex<VecDeque<(Ends, Then)>>,
     keys: Mutex<Vec<String>>,
+    handles: Mutex<Vec<Handle>>,
     name: Mutex<&'static str>,
     effects: Effects,
 }
@@ -48,6 +50,7 @@ impl Bank {
     async fn charge(&self, call: &Call, ends: Ends) -> Result<u32, Called<io::Error>> {
         assert!(call.deadline() > std::time::Instant::now());
         self.keys.lock().unwrap().push(call.key().to_owned());
+        self.handles.lock().unwrap().push(call.handle());
         match ends {
             Ends::Charged => Ok(u32::try_from(self.calls()).unwrap()),
             Ends::Refused => Err(Called::DidNotRun(io::Error::other("refused"))),
@@ -73,6 +76,7 @@ impl World {
         let bank = Arc::new(Bank {
             ends: Mutex::new(ends.into_iter().collect()),
             keys: Mutex::default(),
+            handles: Mutex::default(),
             name: Mutex::new("charged"),
             effects,
         });
@@ -287,10 +291,67 @@ async fn a_verdict_about_a_call_resumes_behind_it() {
     assert_eq!(world.onlyonce.engine().reconcile().await.unwrap(), 1);
     let asked = asked.lock().unwrap().clone();
     assert_eq!((&*asked[0].name, &*asked[0].key), ("charged", &*world.bank.keys.lock().unwrap()[0]));
+    assert_eq!(asked[0].handle, world.bank.handles.lock().unwrap()[0]);
     world.bank.ends.lock().unwrap().push_back((Ends::Lost, Then::Fails));
     assert_eq!(world.send("k").await.status, 503, "it goes on behind the call, and fails later");
     assert_eq!(world.send("k").await.summary(), "201 charge 7, note 7", "what was found is kept");
     assert_eq!(world.bank.calls(), 1);
+}
+
+/// W04, U03, U05: of two calls a webhook settles the one whose handle it brings. One about the first that comes while the second
+/// is in doubt leaves it in doubt; so does one that names no call.
+#[tokio::test(start_paused = true)]
+async fn a_late_webhook_about_one_call_is_not_taken_for_the_next() {
+    let (store, calls) = (FaultyStore::new(), Arc::new(Mutex::new(Vec::<Handle>::new())));
+    let policy = Policy { effects: Effects::Local, ..Policy::default() };
+    let onlyonce = Onlyonce::new(store.clone()).with_policy(policy).unwrap();
+    let told = calls.clone();
+    let route = post(move |attempt: Attempt| {
+        let told = told.clone();
+        async move {
+            let charged = attempt.foreign("charged", Effects::Opaque, async |call| {
+                told.lock().unwrap().push(call.handle());
+                Ok::<_, Called<io::Error>>(1)
+            });
+            let charge: u32 = charged.await?;
+            let shipped = attempt.foreign("shipped", Effects::Opaque, async |call| {
+                told.lock().unwrap().push(call.handle());
+                Err::<u32, _>(Called::Unknown(io::Error::other("lost")))
+            });
+            let parcel: u32 = shipped.await?;
+            Ok::<_, Problem>(format!("charge {charge}, parcel {parcel}"))
+        }
+    });
+    let app = Router::new().route("/orders", route).layer(onlyonce.layer());
+    let send = || async { Answer::of(app.clone().oneshot(order("k")).await.unwrap()).await };
+    assert_eq!(send().await.status, 502);
+    let [charged, shipped] = calls.lock().unwrap()[..] else { panic!("two calls") };
+    let record = store.load(id("k")).await.unwrap().unwrap().record;
+    let attempt = Handle { id: id("k"), token: record.token };
+    let hear = |about: Handle, verdict| {
+        let response = record::Response { status: 200, headers: Vec::new(), body: Bytes::from_static(b"7") };
+        let verdict = match verdict {
+            "happened" => Verdict::Happened(Some(Arc::new(response))),
+            _ => Verdict::DidNotHappen { never_will: true },
+        };
+        onlyonce.engine().hear(Statement {
+            verdict,
+            about: Subject::Attempt(about),
+            at: record.written_at,
+            source: "bank".into(),
+            detail: "evt_1".into(),
+        })
+    };
+    for verdict in ["happened", "did not happen"] {
+        for about in [charged, attempt] {
+            let heard = hear(about, verdict).await.unwrap();
+            assert!(matches!(heard, Heard::Already(_) | Heard::Ignored(_)), "{heard:?}");
+            assert_eq!(send().await.summary(), "409 idempotency_outcome_unknown", "{verdict}");
+        }
+    }
+    assert_eq!(hear(shipped, "happened").await.unwrap(), Heard::Applied(StateName::Retryable));
+    assert_eq!(send().await.summary(), "200 charge 1, parcel 7");
+    assert_eq!(calls.lock().unwrap().len(), 2, "each call was made once");
 }
 
 /// W03: results are gone with the use of the key: forgotten, it is called anew.
