@@ -1,7 +1,8 @@
 //! Purging a scope: every record of a caller is forgotten, and what is left of them erased.
 //!
 //! Records are forgotten one by one, in small batches, and the entry of the audit log is written with the first of them. Cut
-//! short, the order is given again and goes on where it was.
+//! short, the order is given again and goes on where it was. That entry has the counts as planned. Where records changed
+//! meanwhile and others were forgotten, a second entry has the counts as done.
 
 use std::sync::Arc;
 
@@ -62,6 +63,9 @@ impl Engine {
         let audit = entry.id.clone();
         let mut purged = self.purge_all(scope, order, Some(entry)).await?;
         purged.audit = Some(audit);
+        if (purged.forgotten, purged.kept) != (planned.forgotten, planned.kept) {
+            self.write_audit(purge_entry(scope, order, &purged)).await?;
+        }
         failpoint!("purge.erase.before");
         while self.guarded(Operation::Reap, STORE_TIMEOUT, self.store().erase(scope, BATCH)).await? == BATCH {
         }
