@@ -30,6 +30,8 @@ use crate::counts::Operation;
 use crate::engine::Engine;
 use crate::probe::Failing;
 
+/// How many unknown records are looked at for what they tell of their probes.
+const TOLD_OF_PROBES: usize = 100;
 /// How often a record may change under an order.
 const SWAPS_MAX: u32 = 16;
 /// Where expired records are. The first byte of a cursor says so.
@@ -146,5 +148,23 @@ impl Engine {
     /// The probes that have failed several times in a row on this node.
     pub fn failing_probes(&self) -> Vec<Failing> {
         self.probe_answers().failing(self.probes().max)
+    }
+
+    /// The same, and those that other nodes ask: by the time lines of what has been unknown the longest.
+    ///
+    /// # Errors
+    ///
+    /// Where the store does not answer.
+    pub async fn failing_probes_of_all(&self) -> Result<Vec<Failing>, Error> {
+        let mut all = self.failing_probes();
+        let unknown = self.list(Query { states: machine::ASKED, ..Query::unknown_since(TOLD_OF_PROBES) });
+        let (unknown, probes) = (unknown.await?, self.probes());
+        for (_, seen) in unknown.records.iter().filter(|(_, seen)| probes.of(&seen.record).is_some()) {
+            let told = self.probe_answers().failing_by(seen, probes.max);
+            if let Some(told) = told.filter(|told| all.iter().all(|failing| failing.route != told.route)) {
+                all.push(told);
+            }
+        }
+        Ok(all)
     }
 }

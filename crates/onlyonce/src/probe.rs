@@ -26,9 +26,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::HeaderValue;
+use onlyonce_core::history::{Said, What};
 use onlyonce_core::key::Key;
 use onlyonce_core::machine::Backoff;
-use onlyonce_core::record::{Handle, Record, Verdict};
+use onlyonce_core::record::{Handle, Record, Seen, Verdict};
 use onlyonce_core::scope::Scope;
 use onlyonce_core::time::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -73,9 +74,9 @@ pub struct Asked {
     pub name: Arc<str>,
     /// The key that was sent downstream.
     pub key: Arc<str>,
-}
     /// What the call was told of as its own ([`Call::handle`](crate::phase::Call::handle)).
     pub handle: Handle,
+}
 
 /// What a probe found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -282,18 +283,24 @@ const FAILING_AFTER: u32 = 5;
 /// it is not known whether it still fails: other nodes have settled what it was asked about, or people have.
 const FAILING_FOR: Duration = Duration::from_secs(60);
 
-/// How the probes of this node have answered lately: those that failed last, and when.
+/// How the probes of this node have answered lately.
 #[derive(Debug, Default)]
-pub(crate) struct Answers(HashMap<Arc<str>, (Failing, Instant)>);
+pub(crate) struct Answers {
+    /// Those that failed last, and when.
+    failed: HashMap<Arc<str>, (Failing, Instant)>,
+    /// When each was asked what it answered last, by the store's clock.
+    answered: HashMap<Arc<str>, Timestamp>,
+}
 
 impl Answers {
-    pub(crate) fn answered(&mut self, route: &str) {
-        self.0.remove(route);
+    pub(crate) fn answered(&mut self, route: &Arc<str>, now: Timestamp) {
+        self.failed.remove(route);
+        self.answered.insert(route.clone(), now);
     }
 
     pub(crate) fn failed(&mut self, route: &Arc<str>, now: Timestamp, says: &Arc<str>) {
         let first = || Failing { route: route.clone(), since: now, failures: 0, says: says.clone() };
-        let (failing, last) = self.0.entry(route.clone()).or_insert_with(|| (first(), Instant::now()));
+        let (failing, last) = self.failed.entry(route.clone()).or_insert_with(|| (first(), Instant::now()));
         failing.failures = failing.failures.saturating_add(1);
         failing.says = says.clone();
         *last = Instant::now();
@@ -301,14 +308,35 @@ impl Answers {
 
     /// Keeps only those of these routes: the others have no probe any more.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
-        self.0.retain(|route, _| is_kept(route));
+        self.failed.retain(|route, _| is_kept(route));
+        self.answered.retain(|route, _| is_kept(route));
     }
 
     pub(crate) fn failing(&self, pause_max: Duration) -> Vec<Failing> {
-        let kept_for = pause_max.saturating_mul(2).saturating_add(FAILING_FOR);
         let is_failing = |(failing, last): &&(Failing, Instant)| {
-            failing.failures >= FAILING_AFTER && last.elapsed() <= kept_for
+            failing.failures >= FAILING_AFTER && last.elapsed() <= kept_for(pause_max)
         };
-        self.0.values().filter(is_failing).map(|(failing, _)| failing.clone()).collect()
+        self.failed.values().filter(is_failing).map(|(failing, _)| failing.clone()).collect()
     }
+
+    /// What the time line of an unknown record says of its probe, where that is failing and this node has not heard it answer
+    /// since.
+    pub(crate) fn failing_by(&self, seen: &Seen, pause_max: Duration) -> Option<Failing> {
+        let route = seen.record.route.as_ref()?;
+        let asked = seen.record.history.entries.iter().rev().filter(|entry| entry.what == What::Probe);
+        let failed: Vec<_> = asked.take_while(|entry| entry.said == Some(Said::Failed)).collect();
+        let (last, first) = (failed.first()?, failed.last()?);
+        let failures = u32::try_from(failed.len()).unwrap_or(u32::MAX);
+        let is_over = self.answered.get(route).is_some_and(|answered| *answered >= last.at);
+        if failures < FAILING_AFTER || is_over || seen.now.since(last.at) > kept_for(pause_max) {
+            return None;
+        }
+        let says = last.detail.clone().unwrap_or_default();
+        Some(Failing { route: route.clone(), since: first.at, failures, says })
+    }
+}
+
+/// For how long nothing is heard of a probe that is still called failing.
+fn kept_for(pause_max: Duration) -> Duration {
+    pause_max.saturating_mul(2).saturating_add(FAILING_FOR)
 }

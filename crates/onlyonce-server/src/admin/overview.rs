@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use onlyonce::Engine;
 use onlyonce::machine;
 use onlyonce::operate::CONTRADICTION;
+use onlyonce::probe::Failing;
 use onlyonce::record::{Seen, StateName};
 use onlyonce::scope::Scope;
 use onlyonce::store::audit::{self, Written};
@@ -63,6 +64,7 @@ struct Kept {
     oldest_pending: Option<Duration>,
     dead_letters: DeadLetters,
     contradictions: audit::Page,
+    failing_probes: Vec<Failing>,
     /// None where the store keeps no messages.
     messages: Option<Census>,
     /// The oldest dead letter among the messages.
@@ -84,6 +86,7 @@ impl Kept {
             .first()
             .and_then(|(_, seen)| machine::pending_since(&seen.record).map(|since| seen.now.since(since)));
         let contradictions = contradictions(engine).await?;
+        let failing_probes = engine.failing_probes_of_all().await?;
         let messages = engine.message_census().await?;
         let dead_message = match messages.as_ref().map(dead_messages) {
             Some(Some(0)) | None => None,
@@ -98,6 +101,7 @@ impl Kept {
             oldest_pending,
             dead_letters,
             contradictions,
+            failing_probes,
             messages,
             dead_message,
         })
@@ -242,7 +246,7 @@ fn needs_you(engine: &Engine, kept: Option<&Kept>) -> Vec<Value> {
         }
         needs.extend(contradicted(&kept.contradictions));
     }
-    let mut failing = engine.failing_probes();
+    let mut failing = kept.map_or_else(|| engine.failing_probes(), |kept| kept.failing_probes.clone());
     failing.sort_by_key(|failing| failing.since);
     needs.extend(failing.iter().map(|failing| {
         json!({

@@ -168,7 +168,7 @@ impl Engine {
         }
         let route = record.route.clone().unwrap_or_default();
         match &answered {
-            Ok(_) => self.probe_answers().answered(&route),
+            Ok(_) => self.probe_answers().answered(&route, seen.now),
             Err(failure) => self.probe_answers().failed(&route, seen.now, &failure.says),
         }
         answered

@@ -638,6 +638,38 @@ async fn a_probe_that_hangs_does_not_hold_up_the_others() {
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
 }
 
+/// M03, O02: whichever node is asked tells of a probe that another one asks in vain, until it hears an answer itself or the
+/// time line has one.
+#[tokio::test(start_paused = true)]
+async fn a_failing_probe_that_another_node_asks_is_told_of_on_every_node() {
+    let world = World::new();
+    let probe = Told::to([Err("it answered 503")]);
+    let (asking, other) = (world.node(probe.clone()), world.node(probe.clone()));
+    asking.unknown("k").await;
+    for failures in 1..=6 {
+        world.pass(asking.asked_in("k").await.expect("it is asked"));
+        asking.reconcile().await;
+        assert_eq!(other.engine.failing_probes(), []);
+        let told = other.engine.failing_probes_of_all().await.unwrap();
+        assert_eq!(told.len(), usize::from(failures >= 5), "after {failures}");
+    }
+    let told = other.engine.failing_probes_of_all().await.unwrap();
+    let own = asking.engine.failing_probes_of_all().await.unwrap();
+    assert_eq!((&*told[0].route, told[0].failures, &*told[0].says), (ROUTE, 6, "it answered 503"));
+    assert_eq!((own.len(), own[0].failures), (1, 6), "told of once");
+    // The other node hears an answer about another record.
+    other.unknown("another").await;
+    probe.answers.lock().unwrap().push_front(UNKNOWN);
+    world.pass(FIRST);
+    other.reconcile().await;
+    assert_eq!(other.engine.failing_probes_of_all().await.unwrap(), [], "it answers again");
+    // Nobody has asked for long.
+    let third = world.node(probe);
+    assert_eq!(third.engine.failing_probes_of_all().await.unwrap().len(), 1);
+    world.pass(MAX * 4);
+    assert_eq!(third.engine.failing_probes_of_all().await.unwrap(), []);
+}
+
 /// M03, O02: a probe that is gone fails no more.
 #[tokio::test(start_paused = true)]
 async fn a_failing_probe_that_the_settings_have_no_more_is_not_told_of() {
