@@ -457,7 +457,10 @@ pub(crate) struct Relay {
     /// Work until nothing is due, and exit; otherwise keep running until stopped
     #[arg(long)]
     pub(crate) once: bool,
-    /// Print the result of --once as JSON; errors too, on stderr
+    /// Print how many messages are due now, deliver nothing, and exit
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print the result of --once or --dry-run as JSON; errors too, on stderr
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -509,6 +512,7 @@ const RELAY_EXAMPLES: &str = "\
 Examples:
   onlyonce relay --config onlyonce.toml
   onlyonce relay --config onlyonce.toml --once
+  onlyonce relay --config onlyonce.toml --dry-run
 
 Exits 0 after a stop, or with --once when nothing is due.";
 

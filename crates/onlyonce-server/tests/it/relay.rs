@@ -210,7 +210,16 @@ fn a_relay_can_run_once_without_a_gateway() {
     world.serving.signal("TERM");
     assert!(world.serving.ended().success());
     let once = run(&["relay", "--once", "--json", "--config", &config, "--store", &store]);
-    assert_eq!(text(&once.stdout), "{\n  \"deliveries\": 0\n}\n", "{}", text(&once.stderr));
+    assert_eq!(text(&once.stdout), "{\n  \"done\": 0\n}\n", "{}", text(&once.stderr));
+    store_messages(&world._folder, "('m7', 'mail', x'7b7d'), ('m8', 'nobody', x'7b7d')");
+    for _ in 0..2 {
+        let dry = run(&["relay", "--dry-run", "--config", &config, "--store", &store]);
+        assert_eq!(text(&dry.stdout), "1 message is due; nothing was delivered\n", "{}", text(&dry.stderr));
+    }
+    let dry = run(&["relay", "--dry-run", "--json", "--config", &config, "--store", &store]);
+    assert_eq!(text(&dry.stdout), "{\n  \"done\": 1\n}\n", "{}", text(&dry.stderr));
+    let once = run(&["relay", "--once", "--config", &config, "--store", &store]);
+    assert_eq!(text(&once.stdout), "1 delivery made\n", "{}", text(&once.stderr));
     let nowhere = run(&["relay", "--once", "--store", &store]);
     assert_eq!(nowhere.status.code(), Some(2));
     assert!(text(&nowhere.stderr).contains("have no destination"), "{}", text(&nowhere.stderr));
@@ -255,7 +264,7 @@ fn messages_are_delivered_over_tls() {
 
     store_messages(&world._folder, "('m3', 'mail', x'7b7d')");
     let once = run(&[&["relay", "--once", "--json"], &arguments[..]].concat());
-    assert!(text(&once.stdout).contains("\"deliveries\": "), "{}", text(&once.stderr));
+    assert!(text(&once.stdout).contains("\"done\": "), "{}", text(&once.stderr));
     let got = world.destination.got.lock().unwrap().clone();
     assert_eq!(got, [("/mail".to_owned(), "m1".to_owned()), ("/mail".to_owned(), "m3".to_owned())]);
 }

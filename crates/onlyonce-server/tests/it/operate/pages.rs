@@ -88,6 +88,7 @@ fn help_has_examples_and_exit_codes() {
         (&["log"], &["--follow", "--since", "Examples:"]),
         (&["sweep"], &["--once", "--dry-run", "Examples:"]),
         (&["reap"], &["--once", "--dry-run", "Examples:"]),
+        (&["relay"], &["--once", "--dry-run", "Examples:"]),
         (&["ledger"], &["--token-column", "--outcome", "--from", "Examples:", "Exits 0"]),
         (&["audit"], &["--gateway", "--base", "--allow", "Examples:", "Exits 0"]),
         (&["doctor"], &["--config", "--admin", "Examples:", "Exits 0"]),
