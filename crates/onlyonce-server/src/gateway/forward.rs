@@ -124,7 +124,8 @@ impl Target {
         };
         let is_upgrade = upgrade.is_some();
         let request = Request::from_parts(parts, upload);
-        let answered = match self.in_time(request, upgrade, progress.as_deref()).await {
+        let wanted = self.pool.wanted(attempt.as_ref().map_or(1, Attempt::number));
+        let answered = match self.in_time(request, upgrade, progress.as_deref(), wanted).await {
             Ok((response, sender)) => {
                 let answered = self.answer(response, sender, upgraded.filter(|_| is_upgrade));
                 answered.map(|response| response.map(|body| body.counted(running)))
@@ -141,9 +142,10 @@ impl Target {
         request: Request<Upload>,
         upgrade: Option<HeaderValue>,
         progress: Option<&Progress>,
+        wanted: Origin,
     ) -> Result<(Response<Incoming>, Sender), Failure> {
         let is_sent = AtomicBool::new(false);
-        let mut sending = pin!(self.send(request, upgrade, &is_sent));
+        let mut sending = pin!(self.send(request, upgrade, &is_sent, wanted));
         let mut left = self.deadline;
         loop {
             if let Ok(sent) = timeout(left, sending.as_mut()).await {
@@ -167,9 +169,9 @@ impl Target {
         mut request: Request<Upload>,
         upgrade: Option<HeaderValue>,
         is_sent: &AtomicBool,
+        mut wanted: Origin,
     ) -> Result<(Response<Incoming>, Sender), Failure> {
         let came_by = request.version();
-        let mut wanted = Origin::Kept;
         let mut addressed_for = None;
         for tries in 0.. {
             let connection = self.pool.connection(wanted).await;
@@ -250,6 +252,7 @@ impl Target {
             error if error.is_parse() => Reason::AnswerBroken,
             _ => Reason::ConnectionLost,
         };
+        self.pool.failed();
         Failure::Unknown(reason, text)
     }
 
@@ -280,7 +283,12 @@ impl Target {
         }
         headers::to_client(response.headers_mut());
         // A service that has just failed may close its connections a moment later, and what is sent then is in doubt for nothing.
-        let lent = if response.status().is_server_error() { None } else { sender.lent(&self.pool) };
+        let lent = if response.status().is_server_error() {
+            self.pool.failed();
+            None
+        } else {
+            sender.lent(&self.pool)
+        };
         Ok(response.map(|body| Body::service(body, lent)))
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Pool {
     ending: Ending,
     outgoing: Outgoing,
     idle: Mutex<Vec<Idle>>,
+    /// When the service last answered 5xx, or lost a request.
+    failed_at: Mutex<Option<Instant>>,
     /// The one HTTP/2 connection that all requests share.
     shared: tokio::sync::Mutex<Option<Http2>>,
     /// With TLS, the handshake decides which version is used.
@@ -94,11 +96,30 @@ impl Pool {
             ending,
             outgoing,
             idle: Mutex::default(),
+            failed_at: Mutex::default(),
             shared: tokio::sync::Mutex::default(),
             speaks_http1: AtomicBool::new(speaks_http1),
         });
         tokio::spawn(close_idle(Arc::downgrade(&pool)));
         pool
+    }
+
+    /// The service answered 5xx, or a connection was lost: its process may have crashed, and is about to close all others.
+    pub(crate) fn failed(&self) {
+        *self.lock_failed_at() = Some(Instant::now());
+    }
+
+    /// The connection for this attempt. A retry gets a new one while connections from before a failure may be kept: what is
+    /// sent on a connection of a crashed process is in doubt for nothing. An HTTP/2 connection is for all requests, and says
+    /// of each whether it was looked at.
+    pub(crate) fn wanted(&self, attempt: u32) -> Origin {
+        if attempt == 1 || !self.speaks_http1.load(Ordering::Relaxed) {
+            return Origin::Kept;
+        }
+        match *self.lock_failed_at() {
+            Some(at) if at.elapsed() < IDLE_MAX => Origin::Fresh,
+            Some(_) | None => Origin::Kept,
+        }
     }
 
     /// A connection for a request: a kept one, unless a new one is wanted.
@@ -169,6 +190,10 @@ impl Pool {
         if idle.len() < IDLE_COUNT_MAX {
             idle.push(Idle { sender, since: Instant::now() });
         }
+    }
+
+    fn lock_failed_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.failed_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
