@@ -723,6 +723,11 @@ pub fn stored_in(draft: &Draft) -> Option<&Response> {
     }
 }
 
+/// Whether an attempt is under way, or was lost and is not settled.
+pub fn is_running(record: &Record) -> bool {
+    matches!(record.state, State::Running { .. })
+}
+
 /// Whether nobody knows what became of the work.
 pub fn is_unknown(record: &Record) -> bool {
     matches!(record.state, State::Unknown { .. })

@@ -91,16 +91,18 @@ impl Engine {
 
 /// A record that became unknown is told where it is written.
 fn tell(id: Id, before: &Record, after: &Record) {
-    metrics::counter!("onlyonce_lapsed_total").increment(1);
+    let was_lost = machine::is_running(before);
+    if was_lost {
+        metrics::counter!("onlyonce_lapsed_total").increment(1);
+    }
     if machine::is_unknown(after) {
         return;
     }
-    tracing::warn!(
-        record = %id.short(),
-        route = after.route.as_deref().unwrap_or_default(),
-        attempt = after.attempt,
-        was = %before.state.name(),
-        is = %after.state.name(),
-        "the attempt of this record was lost"
-    );
+    let route = after.route.as_deref().unwrap_or_default();
+    let (record, attempt, is) = (id.short(), after.attempt, after.state.name());
+    if was_lost {
+        tracing::warn!(%record, route, attempt, %is, "the attempt of this record was lost");
+    } else {
+        tracing::warn!(%record, route, attempts = attempt, %is, "accepted work did not succeed within its retention, and is not run again");
+    }
 }

@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 use http::{Method, Request, StatusCode};
+use metrics_util::debugging::DebuggingRecorder;
 use onlyonce::accepted::{App, Running, Runs, Terms, Work};
 use onlyonce::policy::{Accept, InFlight, StoreDown};
 use onlyonce::scope::Source;
@@ -204,6 +205,8 @@ async fn work_of_a_node_that_is_gone_is_run_by_others_once() {
 /// W07, T04: released work is run again after a pause that doubles, until its time is over; then a 408 says so.
 #[tokio::test(start_paused = true)]
 async fn work_that_did_not_run_is_run_again_until_it_expires() {
+    let recorder = DebuggingRecorder::new();
+    let _recording = metrics::set_default_local_recorder(&recorder);
     let policy = Policy { retention: Duration::from_secs(60), ..policy(Effects::Opaque) };
     let world = World::new(policy);
     let _workers = work(&world, terms());
@@ -223,6 +226,9 @@ async fn work_that_did_not_run_is_run_again_until_it_expires() {
     let runs = world.handler.runs();
     world.pass(Duration::from_secs(30)).await;
     assert_eq!(world.handler.runs(), runs);
+    let counted = recorder.snapshotter().snapshot().into_vec().into_iter();
+    let lapsed = counted.filter(|(key, ..)| key.key().name() == "onlyonce_lapsed_total").count();
+    assert_eq!(lapsed, 0, "no attempt was lost");
     end(&world);
 }
 
