@@ -29,8 +29,7 @@ use crate::cli::Grants;
 const MYSQL: [&str; 2] = ["mysql", "mariadb"];
 /// Schemes of Redis. Its engine says which of them it does not offer.
 const REDIS: [&str; 4] = ["redis", "rediss", "redis+cluster", "rediss+cluster"];
-const REMEDY: &str =
-    "use sqlite:PATH, such as sqlite:onlyonce.db, postgres://…, or memory: (lost when the process ends)";
+const REMEDY: &str = "use sqlite:PATH, such as sqlite:onlyonce.db, postgres://…, mysql://…, redis://…, dynamodb://…, or memory: (lost when the process ends)";
 const MEMORY: &str =
     "store \"memory:\" exists only inside its gateway's process; use --admin URL to ask that gateway";
 /// How long closing waits for other users of the store.
@@ -563,6 +562,7 @@ mod tests {
             ("postgres://ann:secret@db:http/x", "cannot be read"),
             ("postgres://ann:secret@db/x?sslmode=prefer", "write sslmode=verify-full"),
             ("mongodb://ann:secret@db/x", "\"mongodb://…\" is of an unknown kind; use sqlite:PATH"),
+            ("mongodb://db/x", "mysql://…, redis://…, dynamodb://…, or memory:"),
             ("SQLITE:a.db", "of an unknown kind"),
         ] {
             let error = text.parse::<Url>().unwrap_err().to_string();

@@ -124,10 +124,13 @@ impl Colour {
     }
 }
 
-/// Columns as wide as their widest cell; the last one has no end.
+/// Columns as wide as their widest cell, up to `ALIGNED_MAX`; the last one has no end.
 pub(crate) struct Table<const N: usize> {
     rows: Vec<[String; N]>,
 }
+
+/// A wider cell shifts the rest of its own row, and of no other.
+const ALIGNED_MAX: usize = 48;
 
 impl<const N: usize> Table<N> {
     pub(crate) fn new(heads: [&str; N]) -> Self {
@@ -144,14 +147,17 @@ impl<const N: usize> Table<N> {
         out: &mut impl Write,
         paint: impl Fn(usize, usize, String) -> String,
     ) -> io::Result<()> {
-        let width =
-            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let width = |column: usize| {
+            let widths = self.rows.iter().map(|row| row[column].chars().count());
+            widths.filter(|width| *width <= ALIGNED_MAX).max().unwrap_or(0)
+        };
         let widths: Vec<_> = (0..N).map(width).collect();
         for (number, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
             for (column, cell) in row.iter().enumerate() {
                 let is_last = row[column + 1..].iter().all(String::is_empty);
-                let padding = if is_last { 0 } else { widths[column] - cell.chars().count() + 2 };
+                let padding =
+                    if is_last { 0 } else { widths[column].saturating_sub(cell.chars().count()) + 2 };
                 line.push_str(&paint(number, column, cell.clone()));
                 line.push_str(&" ".repeat(padding));
                 if is_last {
@@ -260,6 +266,18 @@ mod tests {
         let mut out = Vec::new();
         table.write(&mut out, |_, _, cell| cell).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "A     LONG  C\nwide  x\nü           z\n");
+    }
+
+    #[test]
+    fn a_very_wide_cell_shifts_its_own_row_only() {
+        let mut table = Table::new(["KEY", "WHY"]);
+        let long = "x".repeat(255);
+        table.push([long.clone(), "lost".to_owned()]);
+        table.push(["order-7".to_owned(), "lost".to_owned()]);
+        let mut out = Vec::new();
+        table.write(&mut out, |_, _, cell| cell).unwrap();
+        let shown = format!("KEY      WHY\n{long}  lost\norder-7  lost\n");
+        assert_eq!(String::from_utf8(out).unwrap(), shown);
     }
 
     #[test]

@@ -522,7 +522,7 @@ class Unknown extends List {
 }
 
 function unknownRow(item) {
-  const next = item.dead_letter ? "dead letter: a person has to decide" : item.ask_at ? age(item.ask_at, "until") : "no probe: a webhook or a person has to tell";
+  const next = item.dead_letter ? "dead letter: a person has to decide" : item.ask_at ? age(item.ask_at, "until") : "no probe: a webhook or a person has to settle it";
   return [
     h("p", { class: "row-title" }, keyLink(item), h("span", { class: "age" }, age(item.since ?? item.updated_at))),
     facets(["why", item.reason ? shown(words(item.reason)) : null], ["state", item.state === "unknown" ? null : words(item.state)],

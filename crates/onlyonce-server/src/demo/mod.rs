@@ -171,7 +171,7 @@ Records are in {records}. Each request below appears here as a line.
 {lost}
   {program} keys list --state unknown --admin http://{admin}
 
-7. The same, but the service can be asked: run it again after a second, and the gateway has found out.
+7. The same, but the service can be asked: run it again after three seconds, and the gateway has found out.
 {asked}
 
 What became of a key, the ledger, and the metrics:

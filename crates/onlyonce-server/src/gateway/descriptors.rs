@@ -5,11 +5,14 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::config::Listener;
+
 /// For the store, the admin port, probes, relays and files that are opened while the gateway runs.
 const RESERVED: u64 = 192;
 /// Of few descriptors, at least this share is left.
 const SHARE_RESERVED: u64 = 4;
 const OF_A_CLIENT: u64 = 3;
+const FEWER: &str = "fewer connections than listener.connections_max are served; raise the limit of file descriptors (LimitNOFILE, ulimit -n)";
 
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +35,15 @@ pub(crate) fn shared(connections_max: usize) -> Shares {
     // Without a limit, as many as are wanted.
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let shares = divided(limit, open(), connections_max);
-    if shares.clients < connections_max {
-        tracing::warn!(
-            descriptors = limit,
-            connections = shares.clients,
-            "fewer connections than listener.connections_max are served; raise the limit of file descriptors (LimitNOFILE, ulimit -n)"
-        );
+    let Shares { clients, .. } = shares;
+    if clients < connections_max {
+        let is_asked_for = connections_max != Listener::default().connections_max;
+        // A default does not warn.
+        if is_asked_for {
+            tracing::warn!(descriptors = limit, connections = clients, "{FEWER}");
+        } else {
+            tracing::info!(descriptors = limit, connections = clients, "{FEWER}");
+        }
     }
     shares
 }
