@@ -4,18 +4,21 @@ use std::io::Read;
 
 use anyhow::{Result, anyhow, bail};
 use onlyonce_testkit::browser;
-use onlyonce_testkit::engines::postgres::{self, Server};
-use onlyonce_testkit::engines::{dynamodb, mariadb, redis, sqlite};
+use onlyonce_testkit::engines::{dynamodb, mariadb, postgres, redis, sqlite};
 use onlyonce_testkit::verdict::Verdict;
 
 use crate::arguments::Arguments;
 
+/// What can be started, as in the URL of a store.
+const ENGINES: &str = "postgres, mysql, redis, dynamodb";
+
 pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
-    let words = arguments.words(1)?;
-    match words.first().map_or("", String::as_str) {
-        "install" => install()?,
-        "start" => start()?,
-        other => bail!("\"{other}\" is neither \"install\" nor \"start\"; say one of them"),
+    let words = arguments.words(2)?;
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["install"] => install()?,
+        ["start"] => start("postgres")?,
+        ["start", engine] => start(engine)?,
+        _ => bail!("say \"install\", or \"start\" and one of {ENGINES}"),
     }
     Ok(Verdict::Yes)
 }
@@ -31,10 +34,35 @@ fn install() -> Result<()> {
     Ok(())
 }
 
-/// Starts a PostgreSQL for a person to look at, prints its URL, and stops it at the end of standard input.
-fn start() -> Result<()> {
-    let server = Server::start(&[]).map_err(|reason| anyhow!(reason))?;
-    println!("{}", server.url("postgres"));
+/// Starts a server for a person to look at, prints the URL of a store on it, and ends it at the end of standard input, or when
+/// this process ends. Nothing of it stays.
+fn start(engine: &str) -> Result<()> {
+    let failed = |reason| anyhow!("{reason}");
+    match engine {
+        "postgres" => {
+            let server = postgres::Server::start(&[]).map_err(failed)?;
+            show(&server.url("postgres"))
+        }
+        "mysql" => {
+            let server = mariadb::Server::start(&[]).map_err(failed)?;
+            show(&server.url(&server.fresh_database()))
+        }
+        "redis" => {
+            let server = redis::Server::start(&[]).map_err(failed)?;
+            show(&server.url())
+        }
+        "dynamodb" => {
+            let url = dynamodb::Server::start().map_err(failed)?.url_of("onlyonce");
+            eprintln!("The table is created by: onlyonce migrate --store '{url}'");
+            show(&url)
+        }
+        other => bail!("\"{other}\" cannot be started; say one of {ENGINES}"),
+    }
+}
+
+/// Shows the URL until standard input ends.
+fn show(url: &str) -> Result<()> {
+    println!("{url}");
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }

@@ -89,8 +89,8 @@ const COMMANDS: [Command; 15] = [
     },
     Command {
         name: "engines",
-        usage: "install|start",
-        about: "The servers that tests run on: install them, or start one until standard input ends",
+        usage: "install|start [postgres|mysql|redis|dynamodb]",
+        about: "The servers that tests run on: install them, or start one, print the URL of a store on it, and stop it when standard input ends",
         run: Run::Here(engines::run),
     },
     Command {

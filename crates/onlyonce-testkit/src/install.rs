@@ -1,11 +1,15 @@
-//! Programs that a test or a command needs, installed from Debian packages where they are missing.
+//! Programs that a test or a command needs, installed from Debian packages, or from PyPI, where they are missing.
 
+use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
 /// How many lines of apt-get's output an error repeats.
 const LINES_REPEATED: usize = 5;
+/// The file that says which Python packages were installed.
+const INSTALLED: &str = "installed";
 
 /// Whether the program runs with these arguments and exits with 0.
 pub fn succeeds(program: &str, arguments: &[&str]) -> bool {
@@ -37,6 +41,40 @@ pub fn with_apt(name: &str, packages: &[&str], is_installed: impl Fn() -> bool) 
         );
     }
     Ok(())
+}
+
+/// Installs Python packages into the folder `venv` in this one, unless the same ones are there already.
+///
+/// # Errors
+///
+/// Why it could not, and what to do.
+pub fn with_pip(folder: &Path, packages: &[&str]) -> Result<(), String> {
+    let has_venv = || succeeds("python3", &["-c", "import venv, ensurepip"]);
+    let python = with_apt("python3 with venv", &["python3", "python3-venv"], has_venv);
+    python.map_err(|error| format!("{error:#}"))?;
+    if has_pip_packages(folder, packages) {
+        return Ok(());
+    }
+    let wanted = packages.join(" ");
+    eprintln!("running: pip install {wanted}");
+    run(Command::new("python3").args(["-m", "venv", "--clear", "venv"]).current_dir(folder))?;
+    let mut pip = Command::new(folder.join("venv/bin/pip"));
+    run(pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(packages))?;
+    let done = folder.join(INSTALLED);
+    fs::write(&done, wanted).map_err(|error| format!("{}: {error}", done.display()))
+}
+
+/// Whether these packages were installed into this folder.
+pub fn has_pip_packages(folder: &Path, packages: &[&str]) -> bool {
+    fs::read_to_string(folder.join(INSTALLED)).is_ok_and(|installed| installed == packages.join(" "))
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{command:?}: {}: {}", output.status, last_lines(&String::from_utf8_lossy(&output.stderr))))
 }
 
 /// Runs apt-get and gives the end of its output.

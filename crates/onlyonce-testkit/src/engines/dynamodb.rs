@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::system;
 use crate::http;
-use crate::install::{succeeds, with_apt};
+use crate::install::{has_pip_packages, with_pip};
 
 /// With their exact versions: what tests run on does not change by itself.
 const PACKAGES: [&str; 3] = ["moto[dynamodb]==5.2.5", "flask==3.1.3", "flask-cors==6.0.5"];
@@ -49,30 +49,7 @@ pub struct Server {
 ///
 /// Why it could not, and what to do.
 pub fn install() -> Result<(), String> {
-    let has_venv = || succeeds("python3", &["-c", "import venv, ensurepip"]);
-    let python = with_apt("python3 with venv", &["python3", "python3-venv"], has_venv);
-    python.map_err(|error| format!("{error:#}"))?;
-    let folder = place()?;
-    let done = folder.join("installed");
-    let wanted = PACKAGES.join(" ");
-    if fs::read_to_string(&done).is_ok_and(|installed| installed == wanted) {
-        return Ok(());
-    }
-    eprintln!("moto is missing; running: pip install {wanted}");
-    run(Command::new("python3").args(["-m", "venv", "--clear", "venv"]).current_dir(&folder))?;
-    let mut pip = Command::new(folder.join("venv/bin/pip"));
-    run(pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES))?;
-    fs::write(&done, wanted).map_err(|error| format!("{}: {error}", done.display()))
-}
-
-fn run(command: &mut Command) -> Result<(), String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let told = String::from_utf8_lossy(&output.stderr);
-    let last: Vec<_> = told.lines().rev().take(5).collect();
-    Err(format!("{command:?}: {}: {}", output.status, last.join("; ")))
+    with_pip(&place()?, &PACKAGES)
 }
 
 impl Server {
@@ -84,6 +61,15 @@ impl Server {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Server> = OnceLock::new();
         SHARED.get_or_init(|| shared().unwrap_or_else(|reason| panic!("no DynamoDB to test on: {reason}")))
+    }
+
+    /// The same for a program that is no test.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, and what to do.
+    pub fn start() -> Result<Self, String> {
+        shared()
     }
 
     /// The URL of a table that nobody else has, and that is not there yet.
@@ -126,6 +112,17 @@ impl Server {
             ("Authorization", scope),
         ];
         serde_json::from_slice(&self.post("/call", &headers, &body.to_string())).unwrap_or_default()
+    }
+
+    /// The operations that programs have called about the table of a URL, in order.
+    ///
+    /// # Panics
+    ///
+    /// Where the server does not tell them.
+    pub fn calls(&self, url: &str) -> Vec<String> {
+        let answer = http::get(&format!("127.0.0.1:{}", self.port), &format!("/calls/{}", table(url)));
+        let answer = answer.unwrap_or_else(|error| panic!("{error:#}"));
+        serde_json::from_slice(&answer.body).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// All items of the table of a URL.
@@ -180,7 +177,7 @@ fn shared() -> Result<Server, String> {
     }
     fs::create_dir_all(&folder).map_err(failed)?;
     let python = place.join("venv/bin/python");
-    if !place.join("installed").exists() {
+    if !has_pip_packages(&place, &PACKAGES) {
         return Err(format!("moto is not installed; {REMEDY}"));
     }
     for _ in 0..PORTS_MAX {

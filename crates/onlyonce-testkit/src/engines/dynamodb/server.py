@@ -6,6 +6,7 @@ botocore makes them, and a test can have calls about its table fail.
 POST /faults takes a JSON object: for `table`, the next `count` calls of `operation` (any, where it is absent) are answered
 with `status` and the error `type`; with `execute`, the call is executed before that. `ahead` (in seconds) sets the clock that
 answers about the table are dated by; with `undated` they have no date. POST /call is a call that need not be signed.
+GET /calls/TABLE tells which operations were called about a table, in order.
 """
 
 import io
@@ -30,6 +31,7 @@ SKEW_SECONDS = 300
 emulator = DomainDispatcherApplication(create_backend_app)
 one_at_a_time = threading.Lock()
 faults = {}
+calls = {}
 
 
 def error(start, status, kind, message):
@@ -72,6 +74,10 @@ def application(environ, start):
         faults.setdefault(fault["table"], []).append(fault)
         start("200 OK", [("Content-Length", "2")])
         return [b"{}"]
+    if environ["PATH_INFO"].startswith("/calls/"):
+        told = json.dumps(calls.get(environ["PATH_INFO"].rpartition("/")[2], [])).encode()
+        start("200 OK", [("Content-Length", str(len(told)))])
+        return [told]
     if environ["REQUEST_METHOD"] != "POST":
         start("200 OK", [("Content-Length", "0")])
         return [b""]
@@ -81,7 +87,9 @@ def application(environ, start):
             return emulator(environ, start)
     operation = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
     with one_at_a_time:
-        active = faults.get(table_of(json.loads(body)), [])
+        table = table_of(json.loads(body))
+        calls.setdefault(table, []).append(operation)
+        active = faults.get(table, [])
         ahead = sum(fault.get("ahead", 0) for fault in active)
         if any(fault.get("undated") for fault in active):
             environ["onlyonce.date"] = None

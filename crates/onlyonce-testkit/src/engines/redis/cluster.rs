@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread::sleep;
 use std::time::Instant;
 
-use super::{LOOK_EVERY, STARTS_WITHIN, Server, fresh_prefix, place};
+use super::{LOOK_EVERY, REDIS, STARTS_WITHIN, Server, fresh_prefix, place};
 use crate::engines::system;
 
 const MASTERS: usize = 3;
@@ -126,7 +127,7 @@ fn launched(name: &str, count: usize, watched: u32) -> Result<Cluster, String> {
     let place = place()?;
     let start = |number: usize| {
         let folder = place.join(format!("{name}-{number}"));
-        Server::launched(folder, &SETTINGS, free_port)?.watched_by(watched)
+        Server::launched(PathBuf::from(REDIS), folder, &SETTINGS, free_port)?.watched_by(watched)
     };
     let members = (0..count).map(start).collect::<Result<Vec<_>, _>>()?;
     let cluster = Cluster { members, is_own: false };
@@ -148,7 +149,8 @@ fn shared() -> Result<Cluster, String> {
         let member = |(number, port): (usize, &str)| {
             let port = port.parse().map_err(|_| format!("{} holds no ports", noted.display()))?;
             let folder = place.join(format!("{name}-{number}"));
-            Ok::<_, String>(Server { folder, port, settings: Vec::new(), process: Mutex::default() })
+            let program = PathBuf::from(REDIS);
+            Ok::<_, String>(Server { program, folder, port, settings: Vec::new(), process: Mutex::default() })
         };
         return Ok(Cluster { members: ports.map(member).collect::<Result<_, _>>()?, is_own: false });
     }
