@@ -154,9 +154,10 @@ fn judge(code: &str, details: &str) -> (ErrorKind, &'static str) {
         "ERR" if details.starts_with("unknown command") => {
             (Misconfigured, "use Redis 7.0 or Valkey 7.2, or newer, and rename no command")
         }
-        "ERR" if details.starts_with("WAIT cannot be used with replica") => {
+        "ERR" if details.contains("cannot be used with replica") => {
             (Unavailable, "it has become a replica; use the master's URL, or list all hosts in it")
         }
+        "ERR" if details.contains("appendonly is disabled") => (Misconfigured, "set appendonly yes"),
         "ERR" if details.contains("max number of clients") => (Unavailable, "raise maxclients"),
         _ => (Other, "see its log"),
     }
@@ -182,6 +183,8 @@ mod tests {
             ("ERR", "unknown command 'EVALSHA'", Misconfigured),
             ("ERR", "max number of clients reached", Unavailable),
             ("ERR", "WAIT cannot be used with replica instances.", Unavailable),
+            ("ERR", "WAITAOF cannot be used with replica instances. Please also note", Unavailable),
+            ("ERR", "WAITAOF cannot be used when numlocal is set but appendonly is disabled.", Misconfigured),
             ("ERR", "syntax error", Other),
         ] {
             assert_eq!(judge(code, details).0, kind, "{code} {details}");

@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use super::clock::Clock;
 use super::failure::Failure;
 use super::script;
-use super::url::{Database, Host};
+use super::url::{Database, Durability, Host};
 use crate::ErrorKind;
 use crate::clock::steady;
 
@@ -55,6 +55,8 @@ struct Numbered {
     /// How many servers had become replicas when it was made.
     demotions: u64,
     connection: MultiplexedConnection,
+    /// Whether it has `WAITAOF`, and replicas have to confirm what is told.
+    confirms_disks: bool,
 }
 
 /// What a server answered to a trip.
@@ -129,7 +131,6 @@ impl Server {
         let mut number = None;
         for _ in 0..SENT_MAX {
             let left: Vec<usize> = (0..trips.len()).filter(|place| answered[*place].is_none()).collect();
-            let whole = self.together(trips, &left, marker);
             let after =
                 |failure: Failure| if left.len() < trips.len() { failure.after_others() } else { failure };
             let current = self.connection().await.map_err(after)?;
@@ -139,7 +140,9 @@ impl Server {
                 return Err(Failure::doubt(&self.database, what));
             }
             number = Some(current.number);
+            let whole = self.together(trips, &left, marker, current.confirms_disks);
             let Reply { mut values, now, .. } = self.send_on(&current, &whole).await.map_err(after)?;
+            let stored = current.confirms_disks.then(|| values.pop());
             let waited = values.pop();
             let marked = marker.and_then(|_| values.pop());
             if has_error(&values, "READONLY") || has_error(marked.as_slice(), "READONLY") {
@@ -156,7 +159,8 @@ impl Server {
                 loaded.map_err(Failure::after_others)?;
                 continue;
             }
-            self.judge_wait(waited)?;
+            self.judge_wait(waited.as_ref())?;
+            stored.map_or(Ok(()), |stored| self.judge_stored(stored.as_ref()))?;
             let is_confirmed = marker.is_some() && self.judge_mark(marked)?;
             let reply = |values| Reply { values, now, is_confirmed };
             return Ok(answered.into_iter().flatten().map(reply).collect());
@@ -165,8 +169,15 @@ impl Server {
     }
 
     /// Those trips, a write of our own, and `WAIT`: it waits for what this connection wrote, and the write comes after all that
-    /// the trips have read.
-    fn together(&self, trips: &[Trip], places: &[usize], marker: Option<&Vec<u8>>) -> Pipeline {
+    /// the trips have read. Then `WAITAOF`, which by itself would take a second: a replica that flushes every write is asked
+    /// once, answers before its flush, and tells of it with its next answer. After `WAIT` it is asked again.
+    fn together(
+        &self,
+        trips: &[Trip],
+        places: &[usize],
+        marker: Option<&Vec<u8>>,
+        confirms_disks: bool,
+    ) -> Pipeline {
         let mut whole = Pipeline::new();
         for trip in places.iter().map(|place| &trips[*place]) {
             for command in trip.commands.cmd_iter() {
@@ -179,17 +190,21 @@ impl Server {
         if let Some(marker) = marker {
             script::call(&mut whole, &script::MARK, std::slice::from_ref(marker)).arg("1");
         }
-        let wait = (self.within / 2).as_millis();
-        whole.cmd("WAIT").arg(self.database.replicas).arg(u64::try_from(wait).unwrap_or(u64::MAX));
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let replicas = self.database.replicas;
+        whole.cmd("WAIT").arg(replicas).arg(millis(self.within / 2));
+        if confirms_disks {
+            whole.cmd("WAITAOF").arg(1).arg(replicas).arg(millis(self.within / 4));
+        }
         whole.cmd("TIME").ignore_errors();
         whole
     }
 
     /// Whether so many replicas have confirmed what was written.
-    fn judge_wait(&self, waited: Option<Value>) -> Result<(), Failure> {
+    fn judge_wait(&self, waited: Option<&Value>) -> Result<(), Failure> {
         let (database, wanted) = (&self.database, self.database.replicas);
         match waited {
-            Some(Value::Int(count)) if count >= i64::from(wanted) => Ok(()),
+            Some(Value::Int(count)) if *count >= i64::from(wanted) => Ok(()),
             Some(Value::Int(count)) => {
                 let what = format!(
                     "{count} of the {wanted} replicas that the URL wants have confirmed the write in time; see to it that they \
@@ -197,7 +212,30 @@ impl Server {
                 );
                 Err(Failure::doubt(database, &what))
             }
-            Some(Value::ServerError(error)) => Err(Failure::answered(database, &error).after_others()),
+            Some(Value::ServerError(error)) => Err(Failure::answered(database, error).after_others()),
+            _ => Err(Failure::misunderstood(database)),
+        }
+    }
+
+    /// Whether what was written is on the server's disk, and on those of so many replicas.
+    fn judge_stored(&self, stored: Option<&Value>) -> Result<(), Failure> {
+        let (database, wanted) = (&self.database, self.database.replicas);
+        let Some(Value::Array(counts)) = stored else {
+            return Err(match stored {
+                Some(Value::ServerError(error)) => Failure::answered(database, error).after_others(),
+                _ => Failure::misunderstood(database),
+            });
+        };
+        match counts[..] {
+            [Value::Int(1..), Value::Int(count)] if count >= i64::from(wanted) => Ok(()),
+            [Value::Int(own), Value::Int(count)] => {
+                let own = if own == 0 { "the master has not, and " } else { "" };
+                let what = format!(
+                    "{own}{count} of the {wanted} replicas that the URL wants have written to their disks in time; set appendonly \
+                     yes and appendfsync always on each"
+                );
+                Err(Failure::doubt(database, &what))
+            }
             _ => Err(Failure::misunderstood(database)),
         }
     }
@@ -251,13 +289,14 @@ impl Server {
         };
         let number = self.attempts.fetch_add(1, Ordering::AcqRel);
         *last = connected.as_ref().map(drop).map_err(Failure::clone);
-        let connected = Numbered { number, demotions, connection: connected? };
+        let (connection, confirms_disks) = connected?;
+        let connected = Numbered { number, demotions, connection, confirms_disks };
         *self.current() = Some(connected.clone());
         Ok(connected)
     }
 
     /// Tries the hosts one after the other, the last master first.
-    async fn connect_to_master(&self) -> Result<MultiplexedConnection, Failure> {
+    async fn connect_to_master(&self) -> Result<(MultiplexedConnection, bool), Failure> {
         let database = &self.database;
         let (count, first) = (database.hosts.len(), database.last.load(Ordering::Acquire));
         let mut failed = None;
@@ -273,12 +312,17 @@ impl Server {
         Err(failed.expect("a URL has at least one host"))
     }
 
-    async fn connect_in_time(&self, host: &Host, within: Duration) -> Result<MultiplexedConnection, Failure> {
+    /// The connection, and whether [`Numbered::confirms_disks`].
+    async fn connect_in_time(
+        &self,
+        host: &Host,
+        within: Duration,
+    ) -> Result<(MultiplexedConnection, bool), Failure> {
         let connecting = timeout(within, self.connect_to(host)).await;
         connecting.unwrap_or_else(|_| Err(Failure::silent(&self.database, within)))
     }
 
-    async fn connect_to(&self, host: &Host) -> Result<MultiplexedConnection, Failure> {
+    async fn connect_to(&self, host: &Host) -> Result<(MultiplexedConnection, bool), Failure> {
         let mut connection = connect(&self.database, host).await?;
         let mut values = self.send(&mut connection, &script::load()).await?.values.into_iter();
         let first = [values.next(), values.next()];
@@ -304,7 +348,26 @@ impl Server {
             time.cmd("TIME").ignore_errors();
             self.send(&mut connection, &time).await?;
         }
-        Ok(connection)
+        let confirms_disks = self.confirms_disks(&mut connection).await?;
+        Ok((connection, confirms_disks))
+    }
+
+    /// Whether replicas have to confirm what is told, and can say that it is on their disks: Redis 7.2 and Valkey can. Who needs
+    /// no disk (`durability=none`) does not wait for those of replicas.
+    async fn confirms_disks(&self, connection: &mut MultiplexedConnection) -> Result<bool, Failure> {
+        if self.database.replicas == 0 || self.database.durability == Durability::None {
+            return Ok(false);
+        }
+        let mut trip = Pipeline::new();
+        // It waits for nobody.
+        trip.cmd("WAITAOF").arg(0).arg(0).arg(0);
+        trip.cmd("TIME").ignore_errors();
+        match self.send(connection, &trip).await?.values.pop() {
+            Some(Value::Array(_)) => Ok(true),
+            Some(Value::ServerError(error)) if is_unknown(&error) => Ok(false),
+            Some(Value::ServerError(error)) => Err(Failure::answered(&self.database, &error)),
+            _ => Err(Failure::misunderstood(&self.database)),
+        }
     }
 
     /// Sends on a connection; without an answer, it is not used again.
@@ -360,6 +423,11 @@ pub(super) fn error_of(value: &Value) -> Option<&redis::ServerError> {
         Value::ServerError(error) => Some(error),
         _ => None,
     }
+}
+
+/// Whether the server has no such command.
+fn is_unknown(error: &redis::ServerError) -> bool {
+    error.details().is_some_and(|details| details.starts_with("unknown command"))
 }
 
 /// `ROLE` begins with the name of the role.

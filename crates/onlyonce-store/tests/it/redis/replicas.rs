@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, SharedString, Unit};
 use onlyonce_core::record::{Effects, Revision};
@@ -20,6 +20,14 @@ use crate::sqlite::world::{HOUR, completed, draft, id, insert, put, running};
 fn pair() -> [Owned; 2] {
     let master = Server::start(&[]).unwrap();
     let replica = Server::start(&[("replicaof", &format!("127.0.0.1 {}", master.port()))]).unwrap();
+    [master, replica]
+}
+
+/// The same of Valkey, with these settings of the replica.
+fn valkey_pair(of_replica: &[(&str, &str)]) -> [Owned; 2] {
+    let master = Server::start_valkey(&[]).unwrap();
+    let address = format!("127.0.0.1 {}", master.port());
+    let replica = Server::start_valkey(&[&[("replicaof", &*address)], of_replica].concat()).unwrap();
     [master, replica]
 }
 
@@ -176,12 +184,57 @@ async fn a_node_that_only_reads_does_not_believe_a_master_that_was_demoted() {
     .await;
 }
 
+/// X01: where the server has `WAITAOF`, what was told is on the replica's disk as well: one that has received a write, and does not
+/// store it, has not confirmed it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_confirms_what_is_on_its_disk_where_the_server_has_waitaof() {
+    let servers = valkey_pair(&[]);
+    let [_, replica] = &servers;
+    let store = opened(&servers, "&replicas=1").await;
+    assert_eq!(store.examine().await.unwrap(), []);
+    let began = Instant::now();
+    put(&*store, "before").await;
+    let took = began.elapsed();
+    replica.command(&["CONFIG", "SET", "appendonly", "no"]);
+    let error = insert(&*store, draft("k", Effects::Opaque, running()), 7).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(!error.wrote_nothing(), "it may stay: {error}");
+    assert!(error.to_string().contains("0 of the 1 replicas"), "{error}");
+    assert!(error.to_string().contains("appendonly yes"), "{error}");
+    // It has received it all the same.
+    assert_eq!(servers[0].command(&["WAIT", "1", "10000"]), "1");
+    replica.command(&["CONFIG", "SET", "appendonly", "yes"]);
+    until("it answers", async || store.load(id("k")).await.is_ok()).await;
+    put(&*store, "after").await;
+    assert!(
+        took < Duration::from_secs(1),
+        "two trips, each a round trip to the replica and not a second: {took:?}"
+    );
+}
+
+/// X01: who needs no disk waits for no replica's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_without_a_file_confirms_where_nothing_needs_to_be_durable() {
+    let servers = valkey_pair(&[("appendonly", "no")]);
+    let store = opened(&servers, "&replicas=1&durability=none").await;
+    put(&*store, "k").await;
+}
+
 /// E07: the engine with batches that wait for a replica keeps to the same rules.
 #[test]
 fn conformance_with_a_replica() {
-    let servers = pair();
+    conformance(&pair());
+}
+
+/// E07: the same on Valkey, where it waits for the replica's disk.
+#[test]
+fn conformance_with_a_replica_on_valkey() {
+    conformance(&valkey_pair(&[]));
+}
+
+fn conformance(servers: &[Owned; 2]) {
     let fresh = |prefix: &str| {
-        let url = format!("{}?replicas=1&prefix={prefix}", url(&servers));
+        let url = format!("{}?replicas=1&prefix={prefix}", url(servers));
         async move {
             until("the replica confirms", async || match Redis::open(&url, Options::default()).await {
                 Ok(store) => store.prepare().await.is_ok(),
