@@ -1,5 +1,6 @@
 //! Tests of DynamoDB alone. What all engines share is in the conformance suite.
 
+mod cost;
 mod faults;
 mod large;
 mod refusals;
