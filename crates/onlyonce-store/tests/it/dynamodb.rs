@@ -2,6 +2,7 @@
 
 mod faults;
 mod large;
+mod left;
 mod refusals;
 mod ttl;
 

@@ -112,6 +112,17 @@ impl Server {
         self.post("/faults", &[], &body);
     }
 
+    /// How many calls wait, as a fault of the table has it.
+    ///
+    /// # Panics
+    ///
+    /// Where the server does not say.
+    pub fn held(&self, url: &str) -> u64 {
+        let told = self.post("/faults", &[], &format!(r#"{{"table":"{}"}}"#, table(url)));
+        let told: Value = serde_json::from_slice(&told).unwrap_or_default();
+        told["held"].as_u64().expect("the server says how many calls it holds")
+    }
+
     /// Calls an operation, as another program would that has the same table.
     ///
     /// # Panics

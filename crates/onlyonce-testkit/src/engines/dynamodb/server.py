@@ -4,10 +4,12 @@ botocore makes them, and a test can have calls about its table fail.
     server.py PORT
 
 POST /faults takes a JSON object: for `table`, the next `count` calls of `operation` (any, where it is absent) are answered
-with `status` and the error `type`; with `execute`, the call is executed before that. `ahead` (in seconds) sets the clock that
-answers about the table are dated by; with `undated` they have no date. POST /call is a call that need not be signed.
+with `status` and the error `type`; with `execute`, the call is executed before that. With `hold` they wait instead, and are
+executed once `release` is sent for the table. `ahead` (in seconds) sets the clock that answers about the table are dated by; with
+`undated` they have no date. The answer says how many calls are `held`. POST /call is a call that need not be signed.
 """
 
+import base64
 import io
 import json
 import re
@@ -19,6 +21,7 @@ from email.utils import formatdate
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from moto.dynamodb.responses import DynamoResult
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, run_simple
 
@@ -27,9 +30,24 @@ TOKENS = {"AKIDTEST": "session"}
 SIGNED = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/\d+/([^/]+)/([^/]+)/aws4_request, SignedHeaders=([^,]+), Signature=(\w+)")
 SKEW_SECONDS = 300
 
+# moto checks each attribute of an answer against AWS's service model, which takes longer than everything else it does. These answers
+# are JSON already, but for bytes.
+PLAIN = {"BatchGetItem", "DeleteItem", "GetItem", "PutItem", "Query", "Scan", "UpdateItem"}
+checked = DynamoResult.execute_result
+
+
+def plain(result, context):
+    if context.operation_model.name not in PLAIN:
+        return checked(result, context)
+    return 200, {"Content-Type": "application/x-amz-json-1.0"}, json.dumps(result.result, default=lambda value: base64.b64encode(value).decode())
+
+
+DynamoResult.execute_result = plain
+
 emulator = DomainDispatcherApplication(create_backend_app)
 one_at_a_time = threading.Lock()
 faults = {}
+held = {}
 
 
 def error(start, status, kind, message):
@@ -64,14 +82,30 @@ def table_of(call):
     return named
 
 
+def hold(table, operation):
+    """Waits while a test wants this call to."""
+    for fault in faults.get(table, []):
+        if fault.get("hold") and fault["count"] > 0 and fault["operation"] == operation:
+            fault["count"] -= 1
+            call = threading.Event()
+            held.setdefault(table, []).append(call)
+            call.wait()
+
+
 def application(environ, start):
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
     if environ["PATH_INFO"] == "/faults":
         fault = json.loads(body)
+        waiting = held.setdefault(fault["table"], [])
         faults.setdefault(fault["table"], []).append(fault)
-        start("200 OK", [("Content-Length", "2")])
-        return [b"{}"]
+        if fault.get("release"):
+            for call in waiting:
+                call.set()
+            waiting.clear()
+        answer = json.dumps({"held": len(waiting)}).encode()
+        start("200 OK", [("Content-Length", str(len(answer)))])
+        return [answer]
     if environ["REQUEST_METHOD"] != "POST":
         start("200 OK", [("Content-Length", "0")])
         return [b""]
@@ -80,8 +114,10 @@ def application(environ, start):
         with one_at_a_time:
             return emulator(environ, start)
     operation = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
+    table = table_of(json.loads(body))
+    hold(table, operation)
     with one_at_a_time:
-        active = faults.get(table_of(json.loads(body)), [])
+        active = faults.get(table, [])
         ahead = sum(fault.get("ahead", 0) for fault in active)
         if any(fault.get("undated") for fault in active):
             environ["onlyonce.date"] = None
@@ -91,7 +127,7 @@ def application(environ, start):
         if refused:
             return error(start, 400, refused, "the signature was not accepted")
         for fault in active:
-            if fault.get("count", 0) > 0 and fault.get("operation", operation) == operation:
+            if "status" in fault and fault["count"] > 0 and fault.get("operation", operation) == operation:
                 fault["count"] -= 1
                 if fault.get("execute"):
                     list(emulator(environ, lambda *_: None))
