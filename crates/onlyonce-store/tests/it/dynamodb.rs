@@ -18,6 +18,17 @@ mod default {
     ]);
 }
 
+/// L05
+mod encrypted {
+    use super::{Options, few_shards, fresh};
+
+    onlyonce_store::conformance!(async {
+        fresh(Options { keyring: Some(crate::sealed::keyring(&[1, 2])), ..few_shards() }).await
+    }, without: [
+        scan::records_are_counted_by_their_state,
+    ]);
+}
+
 /// The emulator is slow, and an index in sixteen parts is sixteen calls for it. Other tests here have them.
 fn few_shards() -> Options {
     Options { shards: 2, ..Options::default() }

@@ -22,7 +22,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from moto.dynamodb.responses import DynamoResult
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.server import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, run_simple
 
 SECRETS = {"onlyonce": "onlyonce", "AKIDTEST": "wJalrXUtnFEMI/K7MDENG"}
@@ -44,7 +44,8 @@ def plain(result, context):
 
 DynamoResult.execute_result = plain
 
-emulator = DomainDispatcherApplication(create_backend_app)
+# Without moto's dispatcher, which looks through its folders for each call.
+emulator = create_backend_app("dynamodb")
 one_at_a_time = threading.Lock()
 faults = {}
 held = {}
