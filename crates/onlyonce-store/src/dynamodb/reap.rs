@@ -13,7 +13,7 @@ use super::value::{Item, names, of_bytes, of_number};
 use super::{DynamoDb, audit, left};
 use crate::listing::Place;
 use crate::seal::KeyId;
-use crate::{Error, KeyUse};
+use crate::{Error, KeyUse, failpoint};
 
 /// How many entries of the index are read at once.
 const ENTRIES_MAX: usize = 200;
@@ -67,6 +67,7 @@ async fn delete(store: &DynamoDb, judged: &Stored) -> Result<bool, Error> {
         }
         Err(fault) => return Err(fault.into()),
     };
+    failpoint!("dynamodb.reap.between");
     // Only a record of this revision refers to these, and it is gone, whoever was faster.
     if let Some(pieces) = judged.pieces() {
         store.drop_pieces(id, &pieces).await?;

@@ -27,7 +27,7 @@ use super::{DynamoDb, audit, left};
 use crate::accepted::Request;
 use crate::result::Results;
 use crate::sql::{Columns, Sealing};
-use crate::{Attached, Change, Error, ErrorKind, Swapped};
+use crate::{Attached, Change, Error, ErrorKind, Swapped, failpoint};
 
 /// How often a write is sent: again with another stamp, or without an entry that stands in the log already.
 const SENT_MAX: u32 = 5;
@@ -99,6 +99,9 @@ impl Write<'_> {
             let note = left::note(self.store, id, &pieces).await?;
             self.store.put_pieces(id, &pieces, request, None).await?;
             self.notes.push(note);
+        }
+        if self.record.large.is_some() || self.large_request().is_some() {
+            failpoint!("dynamodb.pieces.after");
         }
         let drops = self.with.results == Results::Drop || self.with.request == Request::Drop;
         if drops || self.expected.is_some() && matches!(self.with.request, Request::Put(_)) {
@@ -178,7 +181,9 @@ impl Write<'_> {
         if self.expected.is_some() {
             put["ReturnValues"] = "ALL_OLD".into();
         }
+        failpoint!("dynamodb.write.before");
         let said = self.store.call(For::Requests, "PutItem", &put).await;
+        failpoint!("dynamodb.write.after");
         match said {
             Ok(answer) => {
                 let replaced = answer["Attributes"].as_object().map(|item| Item(item.clone()));
@@ -205,7 +210,9 @@ impl Write<'_> {
             parts.extend(audit::puts(self.store, entry, at));
         }
         let body = json!({ "TransactItems": parts });
+        failpoint!("dynamodb.write.before");
         let said = self.store.call(For::Requests, "TransactWriteItems", &body).await;
+        failpoint!("dynamodb.write.after");
         match said {
             Ok(_) => {
                 let replaced = replaced.and_then(Stored::of);

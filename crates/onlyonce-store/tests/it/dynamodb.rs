@@ -1,5 +1,7 @@
 //! Tests of DynamoDB alone. What all engines share is in the conformance suite.
 
+#[cfg(all(feature = "failpoints", unix))]
+mod death;
 mod faults;
 mod large;
 mod left;

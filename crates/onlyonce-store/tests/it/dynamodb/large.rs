@@ -17,7 +17,7 @@ use super::created;
 use crate::sqlite::world::{HOUR, draft, id, insert, running};
 
 /// Three pieces.
-const LARGE: usize = 1_000_000;
+pub(super) const LARGE: usize = 1_000_000;
 const LATER: When = When::AfterWrite(HOUR);
 
 pub(super) fn body(bytes: usize) -> Bytes {

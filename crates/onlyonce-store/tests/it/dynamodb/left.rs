@@ -15,12 +15,10 @@ use onlyonce_testkit::engines::dynamodb::{Server, table};
 use serde_json::json;
 
 use super::faults::until;
-use super::large::{body, parts};
+use super::large::{LARGE, body, parts};
 use super::{created, few_shards};
 use crate::sqlite::world::{HOUR, completed, draft, id, running};
 
-/// Three pieces.
-const LARGE: usize = 1_000_000;
 const LATER: When = When::AfterWrite(HOUR);
 /// After that what is left is looked for.
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -30,18 +28,18 @@ const UNHEARD: &str = r#""count":2,"execute":true,"status":500,"type":"InternalS
 const NOT_SENT: &str = r#""count":2,"status":500,"type":"InternalServerError""#;
 
 /// A node whose clock a test sets.
-struct Node {
-    url: String,
-    store: Arc<DynamoDb>,
-    ahead: Arc<AtomicI64>,
+pub(super) struct Node {
+    pub(super) url: String,
+    pub(super) store: Arc<DynamoDb>,
+    pub(super) ahead: Arc<AtomicI64>,
 }
 
 impl Node {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         Self::on(Server::shared().fresh_table()).await
     }
 
-    async fn on(url: String) -> Self {
+    pub(super) async fn on(url: String) -> Self {
         let ahead = Arc::<AtomicI64>::default();
         let store = created(&url, Options { ahead: ahead.clone(), ..few_shards() }).await;
         Self { url, store: Arc::new(store), ahead }
@@ -55,7 +53,7 @@ impl Node {
         self.ahead.fetch_add(i64::try_from(span.as_micros()).unwrap(), Ordering::AcqRel);
     }
 
-    async fn write(&self, change: Change) -> Result<Seen, Error> {
+    pub(super) async fn write(&self, change: Change) -> Result<Seen, Error> {
         match self.store.swap(id("k"), change).await? {
             Swapped::Applied(seen) => Ok(seen),
             Swapped::Lost(seen) => panic!("it must apply, and was lost to {seen:?}"),
@@ -63,7 +61,12 @@ impl Node {
     }
 
     /// Accepts work with a request of so many bytes.
-    async fn accept(&self, expected: Option<u64>, revision: u64, bytes: usize) -> Result<Seen, Error> {
+    pub(super) async fn accept(
+        &self,
+        expected: Option<u64>,
+        revision: u64,
+        bytes: usize,
+    ) -> Result<Seen, Error> {
         let next = draft("k", Effects::Opaque, State::Pending { expires_at: LATER }).1;
         let change = Change::new(expected.map(Revision), Revision(revision), next);
         self.write(change.with_request(Request::Put(body(bytes)))).await
@@ -76,12 +79,12 @@ impl Node {
         self.write(Change::new(Some(Revision(expected)), Revision(revision), next)).await.unwrap();
     }
 
-    async fn request(&self, seen: &Seen) -> Option<Bytes> {
+    pub(super) async fn request(&self, seen: &Seen) -> Option<Bytes> {
         self.store.request(id("k"), seen.record.created_at).await.unwrap()
     }
 
     /// What is left a day later, once the reaper has come round.
-    async fn left(&self) -> Vec<String> {
+    pub(super) async fn left(&self) -> Vec<String> {
         self.passes(2 * DAY);
         self.store.reap(9).await.unwrap();
         parts(&self.url)

@@ -1,12 +1,14 @@
 """moto's DynamoDB on a port of its own, with what moto lacks: calls are executed one at a time, signatures are verified as
 botocore makes them, and a test can have calls about its table fail.
 
-    server.py PORT
+    server.py PORT [JOURNAL]
+
+What is written is in memory, and with JOURNAL in that file too: a server that is started with it again has all it had answered.
 
 POST /faults takes a JSON object: for `table`, the next `count` calls of `operation` (any, where it is absent) are answered
 with `status` and the error `type`; with `execute`, the call is executed before that. With `hold` they wait instead, and are
 executed once `release` is sent for the table. `ahead` (in seconds) sets the clock that answers about the table are dated by; with
-`undated` they have no date. The answer says how many calls are `held`. POST /call is a call that need not be signed.
+`undated` they have no date. `clear` ends all faults of the table. The answer says how many calls are `held`. POST /call is a call that need not be signed.
 """
 
 import base64
@@ -23,6 +25,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from moto.dynamodb.responses import DynamoResult
 from moto.server import create_backend_app
+from werkzeug.test import EnvironBuilder
 from werkzeug.serving import WSGIRequestHandler, run_simple
 
 SECRETS = {"onlyonce": "onlyonce", "AKIDTEST": "wJalrXUtnFEMI/K7MDENG"}
@@ -45,10 +48,34 @@ def plain(result, context):
 DynamoResult.execute_result = plain
 
 # Without moto's dispatcher, which looks through its folders for each call.
-emulator = create_backend_app("dynamodb")
+moto = create_backend_app("dynamodb")
+journal = open(sys.argv[2], "a+b", buffering=0) if len(sys.argv) > 2 else None
+WRITES = ("BatchWrite", "Create", "Delete", "Put", "TransactWrite", "Update")
 one_at_a_time = threading.Lock()
 faults = {}
 held = {}
+
+
+def emulator(environ, start):
+    """Executes a call, and notes it where it may have written something."""
+    target = environ["HTTP_X_AMZ_TARGET"]
+    if journal is None or not target.rpartition(".")[2].startswith(WRITES):
+        return moto(environ, start)
+    body = environ["wsgi.input"].read()
+    environ["wsgi.input"] = io.BytesIO(body)
+    answer = list(moto(environ, start))
+    journal.write(json.dumps([target, environ["HTTP_AUTHORIZATION"], body.decode()]).encode() + b"\n")
+    return answer
+
+
+def replay():
+    """Executes what the journal has, in its order. A line that was cut short was not answered."""
+    journal.seek(0)
+    for line in journal.read().split(b"\n")[:-1]:
+        target, authorization, body = json.loads(line)
+        headers = {"X-Amz-Target": target, "Authorization": authorization, "Content-Type": "application/x-amz-json-1.0"}
+        environ = EnvironBuilder("/", method="POST", headers=headers, data=body.encode()).get_environ()
+        list(moto(environ, lambda *_: None))
 
 
 def error(start, status, kind, message):
@@ -99,6 +126,8 @@ def application(environ, start):
     if environ["PATH_INFO"] == "/faults":
         fault = json.loads(body)
         waiting = held.setdefault(fault["table"], [])
+        if fault.get("clear"):
+            faults.pop(fault["table"], None)
         faults.setdefault(fault["table"], []).append(fault)
         if fault.get("release"):
             for call in waiting:
@@ -149,4 +178,6 @@ class Handler(WSGIRequestHandler):
             super().send_header(name, self.environ["onlyonce.date"])
 
 
+if journal:
+    replay()
 run_simple("127.0.0.1", int(sys.argv[1]), application, threaded=True, request_handler=Handler)
