@@ -52,7 +52,8 @@ fn start(engine: &str) -> Result<()> {
             show(&server.url())
         }
         "dynamodb" => {
-            let url = dynamodb::Server::start().map_err(failed)?.url_of("onlyonce");
+            let server = dynamodb::Server::start().map_err(failed)?;
+            let url = server.url_of("onlyonce");
             eprintln!("The table is created by: onlyonce migrate --store '{url}'");
             show(&url)
         }

@@ -17,7 +17,8 @@
 //! 2. **One call to reserve, one to finish**: a conditional `PutItem` (`write.rs`). What goes with a record (an entry of the
 //!    audit log, the result of a phase, a request) is written in a transaction with it.
 //! 3. **What is due** is found by a sparse index, which may be a second late (`index.rs`).
-//! 4. **Expired records** are deleted by DynamoDB's time to live, or by the reaper with `reap=index`.
+//! 4. **Expired records** are deleted by DynamoDB's time to live, or by the reaper with `reap=index`. What stood beside a record that
+//!    is gone is found by the reaper (`left.rs`).
 //! 5. **The clock is the server's**, as the date of its answers tells it: to two seconds (`clock.rs`). Leases are therefore at
 //!    least ten seconds.
 //! 6. **A lost answer is `Unavailable`**: the write may have taken place.
@@ -34,6 +35,7 @@ mod failure;
 mod http;
 mod index;
 mod layout;
+mod left;
 mod read;
 mod reap;
 mod scan;
@@ -58,8 +60,8 @@ use self::client::Client;
 pub use self::credentials::Keys;
 use self::credentials::Provider;
 use self::failure::Fault;
-use self::layout::{HEAD, REQUEST, SHARDS, STORE, Stored};
-use self::read::{For, revision_of};
+use self::layout::{HEAD, Pieces, REQUEST, SHARDS, STORE, Stored};
+use self::read::For;
 use self::url::{Database, Reap};
 use self::value::Item;
 use crate::audit::Entry;
@@ -287,7 +289,8 @@ impl Store for DynamoDb {
 
     async fn results(&self, id: Id, used_at: Timestamp) -> Result<Vec<PhaseResult>, Error> {
         let mut results = Vec::new();
-        for item in self.beginning_with(For::Requests, id, "with.result.", None).await? {
+        let all = self.of_parts(id, "begins_with(#part, :part)", "with.result.");
+        for item in self.query(For::Requests, all).await? {
             if item.number("used_at") != Some(used_at.as_micros()) {
                 continue;
             }
@@ -309,13 +312,9 @@ impl Store for DynamoDb {
         if item.number("used_at") != Some(used_at.as_micros()) {
             return Ok(None);
         }
-        let parts = item.number("parts").and_then(|parts| usize::try_from(parts).ok());
-        let request = match (parts, revision_of(&item)) {
-            (Some(parts), Some(revision)) => {
-                self.joined(For::Requests, id, parts, |number| layout::request_piece(revision, number))
-                    .await?
-            }
-            (Some(_), None) | (None, _) => item.bytes("request"),
+        let request = match Pieces::of_request(&item) {
+            Some(pieces) => self.joined(For::Requests, id, &pieces).await?,
+            None => item.bytes("request"),
         };
         let request =
             request.ok_or_else(|| layout::corrupt(id, "its request, or a part of it, is missing"))?;

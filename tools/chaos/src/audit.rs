@@ -121,6 +121,7 @@ pub(crate) fn install(server: Server<'_>) {
         Server::Mysql(server) => drop(server.sql(DATABASE, MYSQL)),
         // It records by itself.
         Server::Redis(_) => {}
+        Server::Dynamodb(_) => unreachable!("there is no chaos on DynamoDB's emulator"),
     }
 }
 
@@ -144,6 +145,7 @@ impl Audit {
         let lines = match server {
             Server::Postgres(server) => server.sql(POSTGRES_WRITES),
             Server::Mysql(server) => server.sql(DATABASE, MYSQL_WRITES),
+            Server::Dynamodb(_) => unreachable!("there is no chaos on DynamoDB's emulator"),
             Server::Redis(server) => return Ok(Self { writes: aof::writes(server.folder())? }),
         };
         let writes =

@@ -57,6 +57,6 @@ impl Store {
 pub(crate) fn of_services(server: Server<'_>) -> Option<&postgres::Server> {
     match server {
         Server::Postgres(server) => Some(server),
-        Server::Mysql(_) | Server::Redis(_) => None,
+        Server::Mysql(_) | Server::Redis(_) | Server::Dynamodb(_) => None,
     }
 }

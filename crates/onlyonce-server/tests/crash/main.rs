@@ -49,6 +49,8 @@ const ENGINES: &[Engine] = &[
     Engine::Server(server::Engine::Mysql),
     #[cfg(feature = "redis")]
     Engine::Server(server::Engine::Redis),
+    #[cfg(feature = "dynamodb")]
+    Engine::Server(server::Engine::Dynamodb),
 ];
 
 /// What the work touches, and so what the service does with a key it knows.
@@ -162,6 +164,13 @@ async fn a_gateway_that_is_killed_between_a_commit_on_mysql_and_its_answer_leave
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_is_killed_between_a_commit_on_redis_and_its_answer_leaves_what_was_committed() {
     die_unanswered(server::Engine::Redis).await;
+}
+
+/// X05, R01, U04, E05
+#[cfg(feature = "dynamodb")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_killed_between_a_commit_on_dynamodb_and_its_answer_leaves_what_was_committed() {
+    die_unanswered(server::Engine::Dynamodb).await;
 }
 
 /// R01, U03, U04: killed from outside, while the service is at work.

@@ -103,6 +103,7 @@ impl Store {
     fn settings(&self) -> &[&str] {
         match self {
             Self::Sqlite(_) => &[],
+            Self::Server { server: Server::Dynamodb(_), .. } => TOLD_THE_TIME,
             Self::Server { .. } => SHARED,
         }
     }
@@ -110,6 +111,10 @@ impl Store {
 
 /// The settings of gateways that share a store: short leases, since that is what is waited for.
 const SHARED: &[&str] = &["--set", "policy.lease=2s", "--set", "policy.store_timeout=1s"];
+
+/// The shortest lease on DynamoDB, whose clock is known to two seconds; and the emulator is slow.
+const TOLD_THE_TIME: &[&str] =
+    &["--set", "policy.lease=10s", "--set", "policy.store_timeout=3s", "--set", "background.sweep_every=2s"];
 
 /// A folder that goes with its test.
 #[derive(Debug)]

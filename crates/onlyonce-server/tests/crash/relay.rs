@@ -113,7 +113,9 @@ impl World {
             Store::Server { server: Server::Mysql(server), url, .. } => {
                 server.sql(url.rsplit('/').next().unwrap(), &fill("", "`key`", "x'7b7d'"))
             }
-            Store::Server { server: Server::Redis(_), .. } => unreachable!("Redis keeps no messages"),
+            Store::Server { server: Server::Redis(_) | Server::Dynamodb(_), .. } => {
+                unreachable!("it keeps no messages")
+            }
         }
     }
 

@@ -27,7 +27,12 @@ async fn operator(engine: Engine, site: &Site<'_>) -> Arc<onlyonce::Engine> {
             use onlyonce::store::redis::{Options, Redis};
             Arc::new(Redis::open(&site.store, Options::default()).await.unwrap())
         }
-        #[cfg(not(all(feature = "mysql", feature = "redis")))]
+        #[cfg(feature = "dynamodb")]
+        Engine::Dynamodb => {
+            use onlyonce::store::dynamodb::{DynamoDb, Options};
+            Arc::new(DynamoDb::open(&site.store, Options::default()).await.unwrap())
+        }
+        #[cfg(not(all(feature = "mysql", feature = "redis", feature = "dynamodb")))]
         _ => unreachable!("it is not in this build, and nor are its tests"),
     };
     onlyonce::Engine::new(store)

@@ -3,7 +3,7 @@
 //! ```text
 //!   clients ─┬► onlyonce serve ─┐            ┌─► the service, in this process
 //!            ├► onlyonce serve ─┼── each ────┤
-//!            └► onlyonce serve ─┘            └─► one PostgreSQL, MariaDB or Redis
+//!            └► onlyonce serve ─┘            └─► one PostgreSQL, MariaDB, Redis or DynamoDB
 //! ```
 //!
 //! Cases that take an engine run on each. The others are PostgreSQL's: they change its schema or its roles, count its connections, or call

@@ -42,6 +42,20 @@ impl<'a> Site<'a> {
         Self { upstream: service.address, store: engine.shared().fresh_store(), settings }
     }
 
+    /// DynamoDB's clock is known to two seconds, so its leases are ten at least. Its workers ask sixteen questions each time, and the
+    /// emulator takes some milliseconds for each.
+    fn as_the_engine_can<'s>(&self, setting: &'s str) -> &'s str {
+        match setting {
+            _ if !self.store.starts_with("dynamodb") => setting,
+            "policy.lease=1s" => "policy.lease=10s",
+            "policy.store_timeout=500ms" => "policy.store_timeout=3s",
+            "policy.deadline=10s" => "policy.deadline=30s",
+            "background.sweep_every=50ms" => "background.sweep_every=1s",
+            "background.reap_every=50ms" => "background.reap_every=1s",
+            other => other,
+        }
+    }
+
     pub(crate) async fn node(&self) -> Node {
         self.try_node().await.unwrap_or_else(|told| panic!("it did not get ready: {told}"))
     }
@@ -68,7 +82,7 @@ impl<'a> Site<'a> {
         command.args(["--store", &format!("{}{}", self.store, named.unwrap_or_default())]);
         command.args(["--set", "log.format=json", "--set", "log.filter=warn"]);
         for setting in self.settings {
-            command.args(["--set", setting]);
+            command.args(["--set", self.as_the_engine_can(setting)]);
         }
         let mut process = command
             .stdin(Stdio::null())
@@ -158,6 +172,8 @@ macro_rules! on_every_server {
         crate::node::cases!(on_mysql Mysql $cases);
         #[cfg(feature = "redis")]
         crate::node::cases!(on_redis Redis $cases);
+        #[cfg(feature = "dynamodb")]
+        crate::node::cases!(on_dynamodb Dynamodb $cases);
     };
 }
 

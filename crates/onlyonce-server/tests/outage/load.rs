@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use onlyonce_testkit::engines::server::Engine;
 use onlyonce_testkit::random::Random;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -15,6 +16,8 @@ use crate::client::{Answer, pay};
 /// Set it to what a failed run printed, to have the same requests again.
 const SEED: &str = "ONLYONCE_OUTAGE_SEED";
 const CLIENTS: u64 = 24;
+/// DynamoDB's emulator serves some hundred calls a second.
+const CLIENTS_OF_AN_EMULATOR: u64 = 4;
 /// Between two requests of a client.
 const PAUSE: Duration = Duration::from_millis(25);
 /// Before a client comes back that was told to: sooner than it was told, as clients do.
@@ -36,13 +39,17 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn start(to: SocketAddr) -> Self {
+    pub(crate) fn start(to: SocketAddr, engine: Engine) -> Self {
+        let count = match engine {
+            Engine::Postgres | Engine::Mysql | Engine::Redis => CLIENTS,
+            Engine::Dynamodb => CLIENTS_OF_AN_EMULATOR,
+        };
         let given = std::env::var(SEED).ok().map(|seed| seed.parse().expect("the seed is a number"));
         let seed: u64 = given.unwrap_or_else(rand::random);
         eprintln!("{SEED}={seed}");
         let (is_over, heard) = (watch::Sender::new(false), Arc::<Mutex<Vec<Heard>>>::default());
         let mut clients = JoinSet::new();
-        for number in 0..CLIENTS {
+        for number in 0..count {
             let client = Client {
                 to,
                 number,

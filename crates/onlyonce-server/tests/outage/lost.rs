@@ -117,4 +117,4 @@ on_every_server!({
     a_reservation_whose_answer_is_lost_is_given_back_and_runs_once,
     a_completion_whose_answer_is_lost_is_recognised,
     a_completion_whose_answer_is_lost_for_long_is_recognised_later,
-});
+}, and not on DynamoDB: {});

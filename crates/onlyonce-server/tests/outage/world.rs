@@ -66,6 +66,11 @@ impl World {
         self.server.server()
     }
 
+    /// The store's URL, past the proxy.
+    pub(crate) fn store(&self) -> &str {
+        &self.store
+    }
+
     /// For what only PostgreSQL can do.
     pub(crate) fn postgres(&self) -> &postgres::Server {
         let Server::Postgres(server) = self.server() else { panic!("this test is PostgreSQL's") };
@@ -109,6 +114,7 @@ pub(crate) fn prepared(server: Server<'_>) -> String {
         }
         // A user would be gone with a restart: Redis keeps users only in a file.
         Server::Redis(server) => format!("{}?prefix=gateway", server.url()),
+        Server::Dynamodb(server) => server.made_table(),
     }
 }
 
@@ -123,6 +129,15 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 
 /// Makes tests of cases: of each, one on every server.
 macro_rules! on_every_server {
+    // What DynamoDB's emulator cannot do is left out by name.
+    ({ $($case:ident,)* }, and not on DynamoDB: { $($other:ident,)* }) => {
+        crate::world::on_sql_and_redis!({ $($case,)* $($other,)* });
+        #[cfg(feature = "dynamodb")]
+        crate::world::cases!(on_dynamodb Dynamodb { $($case,)* });
+    };
+}
+
+macro_rules! on_sql_and_redis {
     ($cases:tt) => {
         crate::world::cases!(on_postgres Postgres $cases);
         #[cfg(feature = "mysql")]
@@ -145,4 +160,4 @@ macro_rules! cases {
     };
 }
 
-pub(crate) use {cases, on_every_server};
+pub(crate) use {cases, on_every_server, on_sql_and_redis};

@@ -20,7 +20,7 @@ const ALL: usize = 1_000;
 const REAPERS: usize = 2;
 const REAPED_MIN: usize = 30;
 /// A store whose reapers look for long is raced for this long, until they have deleted a few.
-const RACED_FOR: Duration = Duration::from_secs(10);
+const RACED_FOR: Duration = Duration::from_secs(3);
 const REAPED_FEW: usize = 3;
 const USES_MAX: usize = 100_000;
 

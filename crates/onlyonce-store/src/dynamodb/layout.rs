@@ -6,6 +6,7 @@
 //! | a record's | `REVISION.n` | a piece of a record that is too large for one item: of the one that was written with this revision |
 //! | a record's | `with.request`, `with.result.n` | the request of accepted work, and results of phases |
 //! | a record's | `REVISION.request.n` | a piece of a request that is too large for one item |
+//! | a record's | `note.REVISION`, `note.REVISION.request` | that there are pieces of this record or request: `parts` of them |
 //! | `log` | `MOMENT.NUMBER.ID` | an entry of the audit log |
 //! | `entry` | its id | that an entry of this id was written |
 //! | `store` | `0` | layout, epoch and name of the store |
@@ -16,11 +17,12 @@
 //! |---|---|---|
 //! | `reap_at` | from when on age alone allows to delete it | it does not |
 //! | `ttl` | when DynamoDB deletes it, in seconds | the reaper does, or nobody |
-//! | `due_shard`, `due_at` | key of the index `due`: `due.n` or `reap.n`, n being the first four bits of the id | never due: no `due_shard` |
+//! | `due_shard`, `due_at` | key of the index `due`: `due.n`, `reap.n` or `left.n`, n being the first four bits of the id | never due: no `due_shard` |
 //! | `open_shard`, `open_since` | key of the index `open`: `unknown.n` or `pending.n`, by since when | neither |
 //! | `parts` | how many pieces have its headers, body and rest | they stand in the item |
 //!
-//! Both indexes are sparse and have keys only. What they name is read again.
+//! Both indexes are sparse and have keys only. What they name is read again. Notes, requests and results are on the list `left`: once a
+//! day it is looked whether anything refers to them (`left.rs`). Pieces that DynamoDB deletes by their `ttl` need no note.
 
 use std::time::Duration;
 
@@ -57,6 +59,12 @@ pub(super) const PIECE_BYTES: usize = 350_000;
 const DELETED_AFTER: Duration = Duration::from_secs(3_600);
 /// Pieces are deleted so long after their record: it may stand for days after its time.
 const PIECES_DELETED_AFTER: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// How many items a transaction deletes at most; it may have a hundred in all.
+pub(super) const DELETED_MAX: usize = 90;
+/// After so long, and every so often, it is looked whether what stands beside a record is still referred to.
+pub(super) const LOOKED_AFTER: Duration = Duration::from_secs(24 * 3_600);
+/// What parts of notes begin with: behind those of pieces, and before all that goes with a record.
+pub(super) const NOTE: &str = "note.";
 const VERSION: u8 = 1;
 
 /// What a record is listed by.
@@ -72,6 +80,8 @@ pub(super) enum List {
     Pending,
     /// Requests of accepted work.
     Request,
+    /// What stands beside a record, and may no longer be referred to.
+    Left,
 }
 
 impl List {
@@ -82,6 +92,7 @@ impl List {
             Self::Unknown => "unknown",
             Self::Pending => "pending",
             Self::Request => "request",
+            Self::Left => "left",
         };
         format!("{name}.{shard:x}")
     }
@@ -94,20 +105,77 @@ impl List {
     /// Its index, and the names of the index's key.
     pub(super) fn index(self) -> [&'static str; 3] {
         match self {
-            Self::Due | Self::Reap => ["due", "due_shard", "due_at"],
+            Self::Due | Self::Reap | Self::Left => ["due", "due_shard", "due_at"],
             Self::Unknown | Self::Pending | Self::Request => ["open", "open_shard", "open_since"],
         }
     }
 }
 
-/// The name of a piece of a record.
-pub(super) fn piece(revision: Revision, number: usize) -> String {
-    format!("{:016x}.{number}", revision.0)
+/// What is divided into pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whole {
+    /// Headers, body and rest of a record.
+    Record,
+    Request,
 }
 
-/// The name of a piece of a request.
-pub(super) fn request_piece(revision: Revision, number: usize) -> String {
-    format!("{:016x}.request.{number}", revision.0)
+/// The pieces of a record or a request, of the write with this revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pieces {
+    pub(super) of: Whole,
+    pub(super) revision: Revision,
+    pub(super) count: usize,
+}
+
+impl Pieces {
+    /// Those that so many bytes are divided into.
+    pub(super) fn new(of: Whole, revision: Revision, bytes: &[u8]) -> Self {
+        Self { of, revision, count: bytes.len().div_ceil(PIECE_BYTES) }
+    }
+
+    /// The pieces of a request, where it has any.
+    pub(super) fn of_request(request: &Item) -> Option<Self> {
+        let count = request.number("parts").and_then(|parts| usize::try_from(parts).ok())?;
+        Some(Self { of: Whole::Request, revision: revision_of(request)?, count })
+    }
+
+    /// Those that a note is about.
+    pub(super) fn of_note(note: &Item) -> Option<Self> {
+        let name = note.text("part")?.strip_prefix(NOTE)?;
+        let (revision, of) = match name.strip_suffix(".request") {
+            Some(revision) => (revision, Whole::Request),
+            None => (name, Whole::Record),
+        };
+        let count = note.number("parts").and_then(|parts| usize::try_from(parts).ok())?;
+        Some(Self { of, revision: Revision(u64::from_str_radix(revision, 16).ok()?), count })
+    }
+
+    /// The part of a piece.
+    pub(super) fn part(&self, number: usize) -> String {
+        match self.of {
+            Whole::Record => format!("{:016x}.{number}", self.revision.0),
+            Whole::Request => format!("{:016x}.request.{number}", self.revision.0),
+        }
+    }
+
+    /// The keys of all of them.
+    pub(super) fn keys(&self, id: Id) -> Vec<Item> {
+        (0..self.count).map(|number| Item::key(&id.0, &self.part(number))).collect()
+    }
+
+    /// The key of their note.
+    pub(super) fn note(&self, id: Id) -> Item {
+        let request = match self.of {
+            Whole::Record => "",
+            Whole::Request => ".request",
+        };
+        Item::key(&id.0, &format!("{NOTE}{:016x}{request}", self.revision.0))
+    }
+}
+
+/// The revision of a write, where it stands in its item.
+pub(super) fn revision_of(item: &Item) -> Option<Revision> {
+    item.number("revision").map(|revision| Revision(revision.cast_unsigned()))
 }
 
 pub(super) fn result_part(number: u32) -> String {
@@ -190,8 +258,8 @@ impl<'a> Unstamped<'a> {
     }
 
     fn put_answer(&self, item: &mut Item) {
-        if let Some(large) = &self.large {
-            item.put_number("parts", i64::try_from(pieces(large)).unwrap_or(i64::MAX));
+        if let Some(pieces) = self.pieces() {
+            item.put_number("parts", i64::try_from(pieces.count).unwrap_or(i64::MAX));
             return;
         }
         if let Some(headers) = &self.columns.headers {
@@ -234,16 +302,16 @@ impl<'a> Unstamped<'a> {
         }
     }
 
-    /// When DynamoDB may delete the pieces of this write, should nobody else: in seconds.
-    pub(super) fn pieces_ttl(&self, now: Timestamp) -> Option<i64> {
-        let expires = self.draft.expires()?;
+    /// Its pieces, where it is too large for the item.
+    pub(super) fn pieces(&self) -> Option<Pieces> {
+        self.large.as_ref().map(|large| Pieces::new(Whole::Record, self.revision, large))
+    }
+
+    /// When DynamoDB deletes the pieces of this write, should nobody else: in seconds. None where a note must be left of them.
+    pub(super) fn pieces_ttl(&self, now: Timestamp, reap: Reap) -> Option<i64> {
+        let expires = self.draft.expires().filter(|_| reap == Reap::Ttl)?;
         Some(expires.stamp(now).max(now).plus(DELETED_AFTER).plus(PIECES_DELETED_AFTER).as_secs_ceil())
     }
-}
-
-/// How many pieces bytes are divided into.
-pub(super) fn pieces(bytes: &[u8]) -> usize {
-    bytes.len().div_ceil(PIECE_BYTES)
 }
 
 /// A record as it was read: its item, and where that is too small, its pieces put together.
@@ -262,16 +330,18 @@ impl Stored {
     }
 
     pub(super) fn revision(&self) -> Option<Revision> {
-        self.item.number("revision").map(|revision| Revision(revision.cast_unsigned()))
+        revision_of(&self.item)
     }
 
     pub(super) fn written_at(&self) -> Timestamp {
         Timestamp::from_micros(self.item.number("written_at").unwrap_or(0))
     }
 
-    /// How many pieces it has.
-    pub(super) fn parts(&self) -> usize {
-        self.item.number("parts").and_then(|parts| usize::try_from(parts).ok()).unwrap_or(0)
+    /// Its pieces, where it has any.
+    pub(super) fn pieces(&self) -> Option<Pieces> {
+        let count = self.item.number("parts").and_then(|parts| usize::try_from(parts).ok());
+        let count = count.filter(|count| *count > 0)?;
+        Some(Pieces { of: Whole::Record, revision: self.revision()?, count })
     }
 
     /// Whether age alone allows to delete it.
@@ -297,10 +367,10 @@ impl Stored {
             }
         }
         let (scope, token, key_id) = (bytes("scope")?, bytes("token")?, item.bytes("key_id"));
-        let (headers, body, rest) = match (self.parts(), &self.large) {
-            (0, _) => (item.bytes("headers"), item.bytes("body"), bytes("rest")?),
-            (_, Some(large)) => self.open_large(large)?,
-            (_, None) => return Err(corrupt(self.id, "some of its parts are missing")),
+        let (headers, body, rest) = match (self.pieces(), &self.large) {
+            (None, _) => (item.bytes("headers"), item.bytes("body"), bytes("rest")?),
+            (Some(_), Some(large)) => self.open_large(large)?,
+            (Some(_), None) => return Err(corrupt(self.id, "some of its parts are missing")),
         };
         let row = Row {
             id: &self.id.0,

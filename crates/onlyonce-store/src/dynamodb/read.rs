@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use onlyonce_core::record::{Id, Revision};
+use onlyonce_core::record::Id;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::DynamoDb;
-use super::failure::Failure;
-use super::layout::{self, HEAD, Stored, WITH};
-use super::value::{Item, names, of_bytes, of_text};
+use super::failure::{Failure, Fault};
+use super::layout::{self, HEAD, Pieces, Stored, WITH};
+use super::value::{Item, names, of_bytes, of_number, of_text};
 use crate::{Error, ErrorKind};
 
 /// How many items one call reads.
@@ -44,7 +44,7 @@ impl DynamoDb {
             let Some(stored) = Stored::of(item) else { return Ok(None) };
             let stored = self.with_pieces(who, stored).await?;
             // Where pieces are missing, the record was replaced meanwhile; or they are lost.
-            if stored.parts() == 0 || stored.large.is_some() || last == stored.revision() {
+            if stored.pieces().is_none() || stored.large.is_some() || last == stored.revision() {
                 return Ok(Some(stored));
             }
             last = stored.revision();
@@ -55,28 +55,18 @@ impl DynamoDb {
 
     /// The same record with its pieces, where none is missing.
     pub(super) async fn with_pieces(&self, who: For, mut stored: Stored) -> Result<Stored, Error> {
-        if stored.parts() > 0
-            && let Some(revision) = stored.revision()
-        {
-            let part = |number| layout::piece(revision, number);
-            stored.large = self.joined(who, stored.id, stored.parts(), part).await?;
+        if let Some(pieces) = stored.pieces() {
+            stored.large = self.joined(who, stored.id, &pieces).await?;
         }
         Ok(stored)
     }
 
-    /// So many pieces put together; none where one is missing.
-    pub(super) async fn joined(
-        &self,
-        who: For,
-        id: Id,
-        count: usize,
-        part: impl Fn(usize) -> String,
-    ) -> Result<Option<Vec<u8>>, Error> {
-        let keys = (0..count).map(|number| Item::key(&id.0, &part(number))).collect();
-        let items = self.items(who, keys).await?;
+    /// Pieces put together; none where one is missing.
+    pub(super) async fn joined(&self, who: For, id: Id, pieces: &Pieces) -> Result<Option<Vec<u8>>, Error> {
+        let items = self.items(who, pieces.keys(id)).await?;
         let mut joined = Vec::new();
-        for number in 0..count {
-            let name = part(number);
+        for number in 0..pieces.count {
+            let name = pieces.part(number);
             let item = items.iter().find(|item| item.text("part") == Some(&name));
             let Some(bytes) = item.and_then(|item| item.bytes("piece")) else { return Ok(None) };
             joined.extend(bytes);
@@ -104,20 +94,21 @@ impl DynamoDb {
         Ok(items)
     }
 
-    /// Writes pieces of bytes that are too large for one item.
+    /// Writes bytes that are too large for one item, in pieces.
     pub(super) async fn put_pieces(
         &self,
         id: Id,
+        pieces: &Pieces,
         bytes: &[u8],
         ttl: Option<i64>,
-        part: impl Fn(usize) -> String,
     ) -> Result<(), Error> {
         // A call may have 16 MB.
         const TOGETHER: usize = 10;
-        let pieces: Vec<_> = bytes.chunks(layout::PIECE_BYTES).enumerate().collect();
-        for some in pieces.chunks(TOGETHER) {
-            let put = |(number, piece): &(usize, &[u8])| {
-                let mut item = Item::key(&id.0, &part(*number));
+        let keys = pieces.keys(id);
+        let all: Vec<_> = keys.into_iter().zip(bytes.chunks(layout::PIECE_BYTES)).collect();
+        for some in all.chunks(TOGETHER) {
+            let put = |(key, piece): &(Item, &[u8])| {
+                let mut item = key.clone();
                 item.put_bytes("piece", piece);
                 if let Some(ttl) = ttl {
                     item.put_number("ttl", ttl);
@@ -129,15 +120,40 @@ impl DynamoDb {
         Ok(())
     }
 
-    /// Deletes pieces that nothing refers to any more. Those that cannot be deleted are told, and left.
-    pub(super) async fn drop_pieces(&self, id: Id, count: usize, part: impl Fn(usize) -> String) {
+    /// Deletes pieces that nothing refers to any more, and then their note.
+    pub(super) async fn drop_pieces(&self, id: Id, pieces: &Pieces) -> Result<(), Error> {
         const TOGETHER: usize = 25;
-        let keys: Vec<_> = (0..count).map(|number| Item::key(&id.0, &part(number))).collect();
-        for some in keys.chunks(TOGETHER) {
+        for some in pieces.keys(id).chunks(TOGETHER) {
             let delete = |key: &Item| json!({ "DeleteRequest": { "Key": key.clone().value() } });
-            if let Err(error) = self.write_all(For::Background, some.iter().map(delete).collect()).await {
-                tracing::warn!("pieces of an earlier state of record {id} are left in the table: {error}");
-            }
+            self.write_all(For::Background, some.iter().map(delete).collect()).await?;
+        }
+        self.call(For::Background, "DeleteItem", &self.of_key(pieces.note(id))).await?;
+        Ok(())
+    }
+
+    /// The same after a write that was executed: what cannot be deleted now is told, and found later.
+    pub(super) async fn drop_pieces_or_tell(&self, id: Id, pieces: Option<Pieces>) {
+        if let Some(pieces) = pieces
+            && let Err(error) = self.drop_pieces(id, &pieces).await
+        {
+            tracing::warn!(
+                "pieces of an earlier state of record {id} are left in the table for a day or more: {error}"
+            );
+        }
+    }
+
+    /// Deletes what went with a record, unless it was written anew since it was read.
+    pub(super) async fn drop_attached(&self, id: Id, item: &Item) -> Result<(), Error> {
+        let (Some(part), Some(revision)) = (item.text("part"), layout::revision_of(item)) else {
+            return Ok(());
+        };
+        let mut body = self.of_key(Item::key(&id.0, part));
+        body["ConditionExpression"] = "#revision = :revision".into();
+        body["ExpressionAttributeNames"] = names(&["revision"]);
+        body["ExpressionAttributeValues"] = json!({ ":revision": of_number(revision.0.cast_signed()) });
+        match self.call(For::Background, "DeleteItem", &body).await {
+            Ok(_) | Err(Fault::Condition(_)) => Ok(()),
+            Err(fault) => Err(fault.into()),
         }
     }
 
@@ -172,28 +188,25 @@ impl DynamoDb {
 
     /// What goes with a record, without its bytes: requests and results, of any use of the key.
     pub(super) async fn attached(&self, who: For, id: Id) -> Result<Vec<Item>, Error> {
-        self.beginning_with(who, id, WITH, Some("#id, #part, #used_at, #revision, #parts")).await
+        let mut body = self.of_parts(id, "begins_with(#part, :part)", WITH);
+        body["ProjectionExpression"] = "#id, #part, #used_at, #revision, #parts".into();
+        body["ExpressionAttributeNames"] = names(&["id", "part", "used_at", "revision", "parts"]);
+        self.query(who, body).await
     }
 
-    /// Items of a record whose part begins so; whole, or with these attributes.
-    pub(super) async fn beginning_with(
-        &self,
-        who: For,
-        id: Id,
-        begin: &str,
-        projection: Option<&str>,
-    ) -> Result<Vec<Item>, Error> {
-        let mut body = json!({
+    /// A query of items of a record, by their part.
+    pub(super) fn of_parts(&self, id: Id, condition: &str, part: &str) -> Value {
+        json!({
             "TableName": self.table(),
             "ConsistentRead": true,
-            "KeyConditionExpression": "#id = :id AND begins_with(#part, :begin)",
+            "KeyConditionExpression": format!("#id = :id AND {condition}"),
             "ExpressionAttributeNames": names(&["id", "part"]),
-            "ExpressionAttributeValues": { ":id": of_bytes(&id.0), ":begin": of_text(begin) },
-        });
-        if let Some(projection) = projection {
-            body["ProjectionExpression"] = projection.into();
-            body["ExpressionAttributeNames"] = names(&["id", "part", "used_at", "revision", "parts"]);
-        }
+            "ExpressionAttributeValues": { ":id": of_bytes(&id.0), ":part": of_text(part) },
+        })
+    }
+
+    /// All that a query finds.
+    pub(super) async fn query(&self, who: For, mut body: Value) -> Result<Vec<Item>, Error> {
         let mut items = Vec::new();
         loop {
             let answer = self.call(who, "Query", &body).await?;
@@ -209,9 +222,4 @@ impl DynamoDb {
 /// The items of a list.
 pub(super) fn in_list(list: &Value) -> impl Iterator<Item = Item> {
     list.as_array().into_iter().flatten().filter_map(|item| item.as_object().map(|item| Item(item.clone())))
-}
-
-/// The revision of a write that goes with a record.
-pub(super) fn revision_of(item: &Item) -> Option<Revision> {
-    item.number("revision").map(|revision| Revision(revision.cast_unsigned()))
 }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::failure::Fault;
+use super::failure::{CONDITION, Fault};
 use super::index::Span;
-use super::layout::{self, HEAD, List, REQUEST, Stored};
+use super::layout::{DELETED_MAX, HEAD, List, Pieces, Stored};
 use super::read::For;
 use super::scan::Filter;
 use super::value::{Item, names, of_bytes, of_number};
-use super::{DynamoDb, audit};
+use super::{DynamoDb, audit, left};
 use crate::listing::Place;
 use crate::seal::KeyId;
-use crate::{Error, KeyUse};
+use crate::{Error, KeyUse, failpoint};
 
 /// How many entries of the index are read at once.
 const ENTRIES_MAX: usize = 200;
@@ -21,7 +21,7 @@ const ENTRIES_MAX: usize = 200;
 const ITEMS_MAX: usize = 1_000;
 
 /// Deletes up to `limit` records that have expired and are listed for the reaper. Where DynamoDB deletes by itself, those are
-/// what was written while the reaper did.
+/// what was written while the reaper did. Then it looks for what is left of records that are gone.
 pub(super) async fn reap(store: &DynamoDb, limit: usize) -> Result<usize, Error> {
     let until = store.client.clock.now();
     let mut span = Span { lists: &[List::Reap], after: Place::START, until };
@@ -36,40 +36,51 @@ pub(super) async fn reap(store: &DynamoDb, limit: usize) -> Result<usize, Error>
             reaped += usize::from(delete(store, &stored).await?);
         }
     }
+    if limit > 0 {
+        left::look(store, until).await?;
+    }
     Ok(reaped)
 }
 
-/// Deletes a record that was judged, with all that goes with it. False where it was written meanwhile.
+/// Deletes a record that was judged, with all that goes with it. False where it was written or deleted meanwhile.
 async fn delete(store: &DynamoDb, judged: &Stored) -> Result<bool, Error> {
-    let Some(revision) = judged.revision() else { return Ok(false) };
-    let mut body = store.of_key(Item::key(&judged.id.0, HEAD));
-    body["ConditionExpression"] = "#revision = :judged".into();
-    body["ExpressionAttributeNames"] = names(&["revision"]);
-    body["ExpressionAttributeValues"] = json!({ ":judged": of_number(revision.0.cast_signed()) });
-    match store.call(For::Background, "DeleteItem", &body).await {
-        Ok(_) => {}
-        Err(Fault::Condition(_)) => return Ok(false),
+    let (id, Some(revision)) = (judged.id, judged.revision()) else { return Ok(false) };
+    // Asked before: a later use of the key brings its own with a record of another revision, and the condition no longer holds.
+    let attached = store.attached(For::Background, id).await?;
+    let mut head = store.of_key(Item::key(&id.0, HEAD));
+    head["ConditionExpression"] = "#revision = :judged".into();
+    head["ExpressionAttributeNames"] = names(&["revision"]);
+    head["ExpressionAttributeValues"] = json!({ ":judged": of_number(revision.0.cast_signed()) });
+    let deleted = if attached.is_empty() {
+        store.call(For::Background, "DeleteItem", &head).await
+    } else {
+        let parts = attached.iter().filter_map(|item| item.text("part"));
+        let keys = parts.take(DELETED_MAX).map(|part| store.delete(Item::key(&id.0, part)));
+        let all: Vec<_> = [json!({ "Delete": head })].into_iter().chain(keys).collect();
+        store.call(For::Background, "TransactWriteItems", &json!({ "TransactItems": all })).await
+    };
+    let is_ours = match deleted {
+        Ok(_) => true,
+        Err(Fault::Condition(_)) => false,
+        Err(Fault::Cancelled(reasons)) if reasons.first().is_some_and(|reason| reason.code == CONDITION) => {
+            false
+        }
         Err(fault) => return Err(fault.into()),
+    };
+    failpoint!("dynamodb.reap.between");
+    // Only a record of this revision refers to these, and it is gone, whoever was faster.
+    if let Some(pieces) = judged.pieces() {
+        store.drop_pieces(id, &pieces).await?;
     }
-    let id = judged.id;
-    if judged.parts() > 0 {
-        store.drop_pieces(id, judged.parts(), |number| layout::piece(revision, number)).await;
-    }
-    let Some(used_at) = judged.item.number("created_at") else { return Ok(true) };
-    for item in store.attached(For::Background, id).await? {
-        let Some(part) = item.text("part") else { continue };
-        let mut body = store.of_key(Item::key(&id.0, part));
-        // A later use of the key may have begun.
-        body["ConditionExpression"] = "#used_at <= :used_at".into();
-        body["ExpressionAttributeNames"] = names(&["used_at"]);
-        body["ExpressionAttributeValues"] = json!({ ":used_at": of_number(used_at) });
-        match store.call(For::Background, "DeleteItem", &body).await {
-            Ok(_) if part == REQUEST => store.drop_request_pieces(id, &item).await,
-            Ok(_) | Err(Fault::Condition(_)) => {}
-            Err(fault) => return Err(fault.into()),
+    if is_ours {
+        for item in attached.iter().skip(DELETED_MAX) {
+            store.drop_attached(id, item).await?;
+        }
+        for pieces in attached.iter().filter_map(Pieces::of_request) {
+            store.drop_pieces(id, &pieces).await?;
         }
     }
-    Ok(true)
+    Ok(is_ours)
 }
 
 /// Deletes up to `limit` records of a scope that have expired; once none is left, its keys and labels go out of the log.

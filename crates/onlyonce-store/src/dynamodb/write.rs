@@ -7,9 +7,10 @@
 //! ```
 //!
 //! 1. A condition that does not hold shows what stands there, in the same trip; where the server does not show it, it is read.
-//! 2. A record that is too large for one item is written in pieces first, which are named by the revision that is about to be
-//!    written and are never overwritten; then the record itself. Pieces of a write that is lost are deleted, or go by their
-//!    time to live. Whoever replaces a record deletes its pieces.
+//! 2. What is too large for one item is written in pieces first, which are named by the revision that is about to be written and are
+//!    never overwritten; then the record itself. Before the pieces there is a note of them, unless DynamoDB deletes them by their time to
+//!    live: by it they are found where nothing refers to them (`left.rs`). The record is written on condition that the note stands.
+//!    Whoever replaces a record, or loses a write, deletes the pieces and their note.
 //! 3. The stamp is this node's (`clock.rs`). One that is before the record's last is refused by the condition, and made anew.
 
 use std::sync::Arc;
@@ -19,19 +20,17 @@ use onlyonce_core::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::failure::{CONDITION, Failure, Fault, Reason};
-use super::layout::{self, HEAD, List, REQUEST, Stored, Unstamped};
-use super::read::{For, revision_of};
+use super::layout::{self, DELETED_MAX, HEAD, List, Pieces, REQUEST, Stored, Unstamped, Whole};
+use super::read::For;
 use super::value::{Item, names, of_number};
-use super::{DynamoDb, audit};
+use super::{DynamoDb, audit, left};
 use crate::accepted::Request;
 use crate::result::Results;
 use crate::sql::{Columns, Sealing};
-use crate::{Attached, Change, Error, ErrorKind, Swapped};
+use crate::{Attached, Change, Error, ErrorKind, Swapped, failpoint};
 
 /// How often a write is sent: again with another stamp, or without an entry that stands in the log already.
 const SENT_MAX: u32 = 5;
-/// How many items a transaction deletes at most; it may have a hundred in all.
-const DELETED_MAX: usize = 90;
 
 /// What the server said to a write.
 enum Said {
@@ -52,6 +51,8 @@ struct Write<'a> {
     sealing: Option<&'a Sealing>,
     /// What went with the record before.
     before: Vec<Item>,
+    /// The notes of its pieces.
+    notes: Vec<Item>,
 }
 
 pub(super) async fn swap(store: &DynamoDb, id: Id, mut change: Change) -> Result<Swapped, Error> {
@@ -70,6 +71,7 @@ pub(super) async fn swap(store: &DynamoDb, id: Id, mut change: Change) -> Result
         with: &change.with,
         sealing: sealing.as_deref(),
         before: Vec::new(),
+        notes: Vec::new(),
     };
     write.prepare().await?;
     let swapped = write.send().await?;
@@ -85,18 +87,25 @@ pub(super) async fn swap(store: &DynamoDb, id: Id, mut change: Change) -> Result
 impl Write<'_> {
     /// Writes the pieces of what is large, and looks for what the transaction must delete.
     async fn prepare(&mut self) -> Result<(), Error> {
-        let Unstamped { id, revision, large, .. } = &self.record;
-        let ttl = self.record.pieces_ttl(self.store.client.clock.now());
-        if let Some(large) = large {
-            self.store.put_pieces(*id, large, ttl, |number| layout::piece(*revision, number)).await?;
+        let id = self.record.id;
+        if let (Some(pieces), Some(large)) = (self.record.pieces(), &self.record.large) {
+            let ttl = self.record.pieces_ttl(self.store.client.clock.now(), self.store.reaping());
+            if ttl.is_none() {
+                self.notes.push(left::note(self.store, id, &pieces).await?);
+            }
+            self.store.put_pieces(id, &pieces, large, ttl).await?;
         }
-        if let Some(request) = self.large_request() {
-            let part = |number| layout::request_piece(*revision, number);
-            self.store.put_pieces(*id, request, None, part).await?;
+        if let Some((pieces, request)) = self.large_request() {
+            let note = left::note(self.store, id, &pieces).await?;
+            self.store.put_pieces(id, &pieces, request, None).await?;
+            self.notes.push(note);
+        }
+        if self.record.large.is_some() || self.large_request().is_some() {
+            failpoint!("dynamodb.pieces.after");
         }
         let drops = self.with.results == Results::Drop || self.with.request == Request::Drop;
         if drops || self.expected.is_some() && matches!(self.with.request, Request::Put(_)) {
-            self.before = self.store.attached(For::Requests, *id).await?;
+            self.before = self.store.attached(For::Requests, id).await?;
         }
         Ok(())
     }
@@ -133,7 +142,7 @@ impl Write<'_> {
             if stands.revision() != Some(*revision) {
                 self.clear_own().await;
             }
-            let whole = if stands.parts() > 0 && stands.large.is_none() {
+            let whole = if stands.pieces().is_some() && stands.large.is_none() {
                 self.store.stored(For::Requests, *id).await?
             } else {
                 Some(stands)
@@ -166,13 +175,16 @@ impl Write<'_> {
                 });
             }
         }
-        if !self.with.is_empty() {
+        if !self.with.is_empty() || !self.notes.is_empty() {
             return self.send_with(put, at, has_entry).await;
         }
         if self.expected.is_some() {
             put["ReturnValues"] = "ALL_OLD".into();
         }
-        match self.store.call(For::Requests, "PutItem", &put).await {
+        failpoint!("dynamodb.write.before");
+        let said = self.store.call(For::Requests, "PutItem", &put).await;
+        failpoint!("dynamodb.write.after");
+        match said {
             Ok(answer) => {
                 let replaced = answer["Attributes"].as_object().map(|item| Item(item.clone()));
                 Ok(Said::Written(replaced.and_then(Stored::of)))
@@ -191,12 +203,17 @@ impl Write<'_> {
         };
         let mut parts = vec![json!({ "Put": put })];
         parts.extend(self.attached(at));
+        let notes_at = parts.len();
+        parts.extend(self.notes.iter().map(|note| left::stands(self.store, note)));
         let entry_at = parts.len();
         if let Some(entry) = self.with.audit.as_ref().filter(|_| !has_entry) {
             parts.extend(audit::puts(self.store, entry, at));
         }
         let body = json!({ "TransactItems": parts });
-        match self.store.call(For::Requests, "TransactWriteItems", &body).await {
+        failpoint!("dynamodb.write.before");
+        let said = self.store.call(For::Requests, "TransactWriteItems", &body).await;
+        failpoint!("dynamodb.write.after");
+        match said {
             Ok(_) => {
                 let replaced = replaced.and_then(Stored::of);
                 Ok(Said::Written(replaced.filter(|stored| stored.revision() == self.expected)))
@@ -206,6 +223,10 @@ impl Write<'_> {
                     |place: usize| reasons.get(place).is_some_and(|reason: &Reason| reason.code == CONDITION);
                 if failed(0) {
                     Ok(Said::Lost(reasons[0].item.take()))
+                } else if (notes_at..entry_at).any(failed) {
+                    let what =
+                        format!("pieces of record {} were deleted before it was written", self.record.id);
+                    Err(Failure::refused(ErrorKind::Busy, format!("{what}; it may be tried again")).into())
                 } else if failed(entry_at) {
                     Ok(Said::HasEntry)
                 } else {
@@ -223,11 +244,13 @@ impl Write<'_> {
         let item = |part: &str| {
             let mut item = Item::key(&id.0, part);
             item.put_number("used_at", used_at);
+            item.put_number("revision", self.record.revision.0.cast_signed());
+            left::list(&mut item, id, at, store.shards);
             item
         };
         let put = |item: Item| json!({ "Put": { "TableName": store.table(), "Item": item.value() } });
-        let mut parts: Vec<Value> =
-            self.dropped().into_iter().take(DELETED_MAX).map(|key| store.delete(key)).collect();
+        let dropped = self.dropped().filter_map(|item| item.text("part")).take(DELETED_MAX);
+        let mut parts: Vec<Value> = dropped.map(|part| store.delete(Item::key(&id.0, part))).collect();
         if let Results::Add(result) = &self.with.results {
             let mut item = item(&layout::result_part(result.number));
             item.put_number("number", result.number.into());
@@ -240,10 +263,9 @@ impl Write<'_> {
         }
         if let Request::Put(request) = &self.with.request {
             let mut item = item(REQUEST);
-            item.put_number("revision", self.record.revision.0.cast_signed());
             match self.large_request() {
-                Some(large) => {
-                    item.put_number("parts", i64::try_from(layout::pieces(large)).unwrap_or(i64::MAX));
+                Some((pieces, _)) => {
+                    item.put_number("parts", i64::try_from(pieces.count).unwrap_or(i64::MAX));
                 }
                 None => item.put_bytes("request", request),
             }
@@ -257,76 +279,56 @@ impl Write<'_> {
         parts
     }
 
-    /// The keys of what went with the record before, and does no longer.
-    fn dropped(&self) -> Vec<Item> {
-        let is_dropped = |part: &str| match part {
-            REQUEST => self.with.request == Request::Drop,
+    /// What went with the record before, and does no longer.
+    fn dropped(&self) -> impl Iterator<Item = &Item> {
+        self.before.iter().filter(|item| match item.text("part") {
+            Some(REQUEST) => self.with.request == Request::Drop,
             _ => self.with.results == Results::Drop,
-        };
-        let parts = self.before.iter().filter_map(|item| item.text("part"));
-        parts.filter(|part| is_dropped(part)).map(|part| Item::key(&self.record.id.0, part)).collect()
+        })
     }
 
-    /// The request, where it is too large for one item.
-    fn large_request(&self) -> Option<&[u8]> {
+    /// The request and its pieces, where it is too large for one item.
+    fn large_request(&self) -> Option<(Pieces, &[u8])> {
         match &self.with.request {
-            Request::Put(request) if request.len() > layout::PIECE_BYTES => Some(request),
+            Request::Put(request) if request.len() > layout::PIECE_BYTES => {
+                Some((Pieces::new(Whole::Request, self.record.revision, request), request))
+            }
             Request::Put(_) | Request::Keep | Request::Drop => None,
         }
     }
 
-    /// Deletes what nothing refers to after this write. It was executed: what cannot be deleted is told, and left.
+    /// Deletes what nothing refers to after this write. It was executed: what cannot be deleted now is found later.
     async fn clear(&self, replaced: Option<Stored>) {
         let id = self.record.id;
-        if let Some(revision) = replaced.as_ref().and_then(Stored::revision)
-            && let Some(replaced) = replaced.filter(|replaced| replaced.parts() > 0)
-        {
-            let part = |number| layout::piece(revision, number);
-            self.store.drop_pieces(id, replaced.parts(), part).await;
-        }
+        self.store.drop_pieces_or_tell(id, replaced.and_then(|replaced| replaced.pieces())).await;
         if self.with.request != Request::Keep {
             for item in self.before.iter().filter(|item| item.text("part") == Some(REQUEST)) {
-                self.store.drop_request_pieces(id, item).await;
+                self.store.drop_pieces_or_tell(id, Pieces::of_request(item)).await;
             }
         }
-        for key in self.dropped().into_iter().skip(DELETED_MAX) {
-            if let Err(error) = self.store.call(For::Requests, "DeleteItem", &self.store.of_key(key)).await {
-                tracing::warn!("a result of record {id} is left in the table: {}", Error::from(error));
+        for item in self.dropped().skip(DELETED_MAX) {
+            if let Err(error) = self.store.drop_attached(id, item).await {
+                tracing::warn!("a result of record {id} is left in the table for a day or more: {error}");
             }
         }
     }
 
     /// Deletes the pieces of this write, which was lost.
     async fn clear_own(&self) {
-        let Unstamped { id, revision, large, .. } = &self.record;
-        if let Some(large) = large {
-            self.store
-                .drop_pieces(*id, layout::pieces(large), |number| layout::piece(*revision, number))
-                .await;
-        }
-        if let Some(large) = self.large_request() {
-            let part = |number| layout::request_piece(*revision, number);
-            self.store.drop_pieces(*id, layout::pieces(large), part).await;
-        }
+        let id = self.record.id;
+        self.store.drop_pieces_or_tell(id, self.record.pieces()).await;
+        self.store.drop_pieces_or_tell(id, self.large_request().map(|(pieces, _)| pieces)).await;
     }
 }
 
 impl DynamoDb {
     /// The part of a transaction that deletes an item.
-    fn delete(&self, key: Item) -> Value {
+    pub(super) fn delete(&self, key: Item) -> Value {
         json!({ "Delete": self.of_key(key) })
     }
 
     pub(super) fn of_key(&self, key: Item) -> Value {
         json!({ "TableName": self.table(), "Key": key.value() })
-    }
-
-    /// Deletes the pieces of a request, where it has any.
-    pub(super) async fn drop_request_pieces(&self, id: Id, request: &Item) {
-        let parts = request.number("parts").and_then(|parts| usize::try_from(parts).ok());
-        if let (Some(parts), Some(revision)) = (parts, revision_of(request)) {
-            self.drop_pieces(id, parts, |number| layout::request_piece(revision, number)).await;
-        }
     }
 
     /// Begins a new epoch.

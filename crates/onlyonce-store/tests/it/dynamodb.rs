@@ -1,8 +1,11 @@
 //! Tests of DynamoDB alone. What all engines share is in the conformance suite.
 
 mod cost;
+#[cfg(all(feature = "failpoints", unix))]
+mod death;
 mod faults;
 mod large;
+mod left;
 mod refusals;
 mod ttl;
 
@@ -14,6 +17,17 @@ mod default {
     use super::{few_shards, fresh};
 
     onlyonce_store::conformance!(async { fresh(few_shards()).await }, without: [
+        scan::records_are_counted_by_their_state,
+    ]);
+}
+
+/// L05
+mod encrypted {
+    use super::{Options, few_shards, fresh};
+
+    onlyonce_store::conformance!(async {
+        fresh(Options { keyring: Some(crate::sealed::keyring(&[1, 2])), ..few_shards() }).await
+    }, without: [
         scan::records_are_counted_by_their_state,
     ]);
 }

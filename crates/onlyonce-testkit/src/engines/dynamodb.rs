@@ -9,8 +9,8 @@
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,9 @@ const WATCH: &str = r#"
 #[derive(Debug)]
 pub struct Server {
     port: u16,
+    folder: PathBuf,
+    /// None where another process has started it.
+    process: Mutex<Option<Child>>,
 }
 
 /// Installs moto where it is missing, into a folder beside what was built.
@@ -63,13 +66,125 @@ impl Server {
         SHARED.get_or_init(|| shared().unwrap_or_else(|reason| panic!("no DynamoDB to test on: {reason}")))
     }
 
-    /// The same for a program that is no test.
+    /// A server for one test. It keeps what it answered in a file: killed and started again, it has it all, as DynamoDB would.
     ///
     /// # Errors
     ///
     /// Why there is none, and what to do.
-    pub fn start() -> Result<Self, String> {
-        shared()
+    pub fn start() -> Result<Owned, String> {
+        let folder = place()?.join(system::fresh_name());
+        let server = Self::launched(folder)?;
+        watch(&server.folder, std::process::id())?;
+        Ok(Owned(server))
+    }
+
+    fn launched(folder: PathBuf) -> Result<Self, String> {
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for _ in 0..PORTS_MAX {
+            let port = system::free_port()?;
+            if let Some(process) = launch(&folder, port, Some(&folder.join("journal")))? {
+                return Ok(Self { port, folder, process: Mutex::new(Some(process)) });
+            }
+        }
+        Err(format!("moto did not start: {}", system::last_lines(&folder.join("log"))))
+    }
+
+    /// Its folder, with its log.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Ends it, and waits until it is gone. It has no other way to end than [`Server::kill`].
+    pub fn stop(&self) {
+        self.signal("-TERM");
+        self.is_gone();
+    }
+
+    /// Kills it, and waits until it is gone.
+    pub fn kill(&self) {
+        self.signal("-KILL");
+        self.is_gone();
+    }
+
+    fn is_gone(&self) {
+        let is_gone = system::wait_until_gone(&mut self.process(), STARTS_WITHIN);
+        assert!(is_gone, "moto does not end: {}", system::last_lines(&self.folder.join("log")));
+    }
+
+    /// Starts it again on the same port, with what it had, and waits until it answers.
+    ///
+    /// # Panics
+    ///
+    /// Where it does not start.
+    pub fn start_again(&self) {
+        let started = launch(&self.folder, self.port, Some(&self.folder.join("journal")));
+        let started = started.unwrap_or_else(|reason| panic!("moto: {reason}"));
+        let process = started.unwrap_or_else(|| {
+            panic!("moto does not start again: {}", system::last_lines(&self.folder.join("log")))
+        });
+        *self.process() = Some(process);
+    }
+
+    /// Lets it stand still: it still takes connections, and answers nobody.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        if let Some(process) = self.process().as_ref().map(Child::id) {
+            // One that has just ended by itself is no failure.
+            let _ = Command::new("kill").arg(signal).arg(process.to_string()).stderr(Stdio::null()).status();
+        }
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Child>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The URL of a table that nobody else has, as `onlyonce migrate` makes it.
+    ///
+    /// # Panics
+    ///
+    /// Where it cannot be created.
+    pub fn made_table(&self) -> String {
+        let url = self.fresh_table();
+        let schema = |[hash, range]: [&str; 2]| json!([{ "AttributeName": hash, "KeyType": "HASH" }, { "AttributeName": range, "KeyType": "RANGE" }]);
+        let types = [
+            ("id", "B"),
+            ("part", "S"),
+            ("due_shard", "S"),
+            ("due_at", "N"),
+            ("open_shard", "S"),
+            ("open_since", "N"),
+        ];
+        let index = |name: &str, key| json!({ "IndexName": name, "KeySchema": schema(key), "Projection": { "ProjectionType": "KEYS_ONLY" } });
+        self.call(
+            "CreateTable",
+            &json!({
+                "TableName": table(&url),
+                "KeySchema": schema(["id", "part"]),
+                "AttributeDefinitions": types.map(|(name, kind)| json!({ "AttributeName": name, "AttributeType": kind })),
+                "BillingMode": "PAY_PER_REQUEST",
+                "GlobalSecondaryIndexes":
+                    [index("due", ["due_shard", "due_at"]), index("open", ["open_shard", "open_since"])],
+            }),
+        );
+        url
+    }
+
+    /// How many records with this key are in this state in the table of a URL.
+    ///
+    /// # Panics
+    ///
+    /// Where the server does not say.
+    pub fn records(&self, url: &str, key: &str, state: &str) -> usize {
+        let items = self.items(url);
+        items.iter().filter(|item| item["key"]["S"] == key && item["state"]["S"] == state).count()
     }
 
     /// The URL of a table that nobody else has, and that is not there yet.
@@ -96,6 +211,17 @@ impl Server {
         let table = table(url);
         let body = format!(r#"{{"table":"{table}",{fault}}}"#);
         self.post("/faults", &[], &body);
+    }
+
+    /// How many calls wait, as a fault of the table has it.
+    ///
+    /// # Panics
+    ///
+    /// Where the server does not say.
+    pub fn held(&self, url: &str) -> u64 {
+        let told = self.post("/faults", &[], &format!(r#"{{"table":"{}"}}"#, table(url)));
+        let told: Value = serde_json::from_slice(&told).unwrap_or_default();
+        told["held"].as_u64().expect("the server says how many calls it holds")
     }
 
     /// Calls an operation, as another program would that has the same table.
@@ -162,6 +288,26 @@ pub fn table(url: &str) -> &str {
     rest.split('?').next().unwrap_or(rest)
 }
 
+/// A server for one test.
+#[derive(Debug)]
+pub struct Owned(Server);
+
+impl std::ops::Deref for Owned {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.kill();
+        // What cannot be removed is what the watch removes.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// The server of this run, or a new one: the first comer starts it while the others wait at the lock.
 fn shared() -> Result<Server, String> {
     let (run, watched) = system::run();
@@ -173,48 +319,49 @@ fn shared() -> Result<Server, String> {
     let noted = folder.join("port");
     if let Ok(port) = fs::read_to_string(&noted) {
         let port = port.parse().map_err(|_| format!("{} holds no port", noted.display()))?;
-        return Ok(Server { port });
+        return Ok(Server { port, folder, process: Mutex::default() });
     }
     fs::create_dir_all(&folder).map_err(failed)?;
-    let python = place.join("venv/bin/python");
-    if !has_pip_packages(&place, &PACKAGES) {
-        return Err(format!("moto is not installed; {REMEDY}"));
-    }
     for _ in 0..PORTS_MAX {
         let port = system::free_port()?;
-        if launch(&python, &folder, port)? {
+        if launch(&folder, port, None)?.is_some() {
             watch(&folder, watched)?;
             fs::write(noted, port.to_string()).map_err(failed)?;
-            return Ok(Server { port });
+            return Ok(Server { port, folder, process: Mutex::default() });
         }
     }
     Err(format!("moto did not start: {}", system::last_lines(&folder.join("log"))))
 }
 
-/// Starts the server and waits until it answers; false where it has ended.
-fn launch(python: &Path, folder: &Path, port: u16) -> Result<bool, String> {
+/// Starts the server and waits until it answers; none where it has ended.
+fn launch(folder: &Path, port: u16, journal: Option<&Path>) -> Result<Option<Child>, String> {
+    let place = place()?;
+    if !has_pip_packages(&place, &PACKAGES) {
+        return Err(format!("moto is not installed; {REMEDY}"));
+    }
+    let python = place.join("venv/bin/python");
     let failed = |error: std::io::Error| format!("{}: {error}", python.display());
     let log = File::create(folder.join("log")).map_err(failed)?;
     let script = folder.join("server.py");
     fs::write(&script, SERVER).map_err(failed)?;
-    let mut server = Command::new(python);
+    let mut server = Command::new(&python);
     // A group of its own: what ends a test does not end the server in the middle of something.
-    server.arg(&script).arg(port.to_string()).env("TZ", "UTC").process_group(0);
+    server.arg(&script).arg(port.to_string()).args(journal).env("TZ", "UTC").process_group(0);
     server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let mut child = server.spawn().map_err(failed)?;
     fs::write(folder.join("pid"), child.id().to_string()).map_err(failed)?;
     let began = Instant::now();
     while began.elapsed() < STARTS_WITHIN {
         if child.try_wait().map_err(failed)?.is_some() {
-            return Ok(false);
+            return Ok(None);
         }
         if http::get(&format!("127.0.0.1:{port}"), "/").is_ok() {
-            return Ok(true);
+            return Ok(Some(child));
         }
         sleep(LOOK_EVERY);
     }
     child.kill().and_then(|()| child.wait()).map_err(failed)?;
-    Ok(false)
+    Ok(None)
 }
 
 fn watch(folder: &Path, process: u32) -> Result<(), String> {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::{mariadb, postgres, redis};
+use super::{dynamodb, mariadb, postgres, redis};
 
 /// An engine whose records are on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum Engine {
     Mysql,
     /// One Redis.
     Redis,
+    /// DynamoDB's emulator.
+    Dynamodb,
 }
 
 /// A running server.
@@ -24,6 +26,7 @@ pub enum Server<'a> {
     Postgres(&'a postgres::Server),
     Mysql(&'a mariadb::Server),
     Redis(&'a redis::Server),
+    Dynamodb(&'a dynamodb::Server),
 }
 
 /// A server for one test, gone when it is dropped.
@@ -33,6 +36,7 @@ pub enum Owned {
     Postgres(postgres::Owned),
     Mysql(mariadb::Owned),
     Redis(redis::Owned),
+    Dynamodb(dynamodb::Owned),
 }
 
 /// Counts values that end in a record of this key and state: see `redis/layout.rs` of the store. Up to the state, a value is text of
@@ -51,7 +55,7 @@ const STATES: [(&str, &str); 5] =
 
 impl Engine {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Postgres, Self::Mysql, Self::Redis];
+    pub const ALL: [Self; 4] = [Self::Postgres, Self::Mysql, Self::Redis, Self::Dynamodb];
 
     /// Its name, as in the names of its failpoints.
     pub const fn name(self) -> &'static str {
@@ -59,6 +63,7 @@ impl Engine {
             Self::Postgres => "postgres",
             Self::Mysql => "mysql",
             Self::Redis => "redis",
+            Self::Dynamodb => "dynamodb",
         }
     }
 
@@ -72,6 +77,7 @@ impl Engine {
             Self::Postgres => Server::Postgres(postgres::Server::shared()),
             Self::Mysql => Server::Mysql(mariadb::Server::shared()),
             Self::Redis => Server::Redis(redis::Server::shared()),
+            Self::Dynamodb => Server::Dynamodb(dynamodb::Server::shared()),
         }
     }
 
@@ -85,6 +91,7 @@ impl Engine {
             Self::Postgres => Owned::Postgres(postgres::Server::start(&[])?),
             Self::Mysql => Owned::Mysql(mariadb::Server::start(&[])?),
             Self::Redis => Owned::Redis(redis::Server::start(&[])?),
+            Self::Dynamodb => Owned::Dynamodb(dynamodb::Server::start()?),
         })
     }
 }
@@ -96,6 +103,7 @@ impl Owned {
             Self::Postgres(server) => Server::Postgres(server),
             Self::Mysql(server) => Server::Mysql(server),
             Self::Redis(server) => Server::Redis(server),
+            Self::Dynamodb(server) => Server::Dynamodb(server),
         }
     }
 }
@@ -107,6 +115,7 @@ impl Server<'_> {
             Self::Postgres(_) => Engine::Postgres,
             Self::Mysql(_) => Engine::Mysql,
             Self::Redis(_) => Engine::Redis,
+            Self::Dynamodb(_) => Engine::Dynamodb,
         }
     }
 
@@ -116,6 +125,7 @@ impl Server<'_> {
             Self::Postgres(server) => server.port(),
             Self::Mysql(server) => server.port(),
             Self::Redis(server) => server.port(),
+            Self::Dynamodb(server) => server.port(),
         }
     }
 
@@ -125,6 +135,7 @@ impl Server<'_> {
             Self::Postgres(server) => server.folder(),
             Self::Mysql(server) => server.folder(),
             Self::Redis(server) => server.folder(),
+            Self::Dynamodb(server) => server.folder(),
         };
         folder.join("log")
     }
@@ -139,6 +150,7 @@ impl Server<'_> {
             Self::Postgres(server) => server.fresh_schema(),
             Self::Mysql(server) => server.url(&server.fresh_database()),
             Self::Redis(server) => server.fresh_prefix(),
+            Self::Dynamodb(server) => server.made_table(),
         }
     }
 
@@ -156,6 +168,7 @@ impl Server<'_> {
                 server.sql(&format!("SELECT count(*) FROM {}.{condition}", parameter(store, "schema")))
             }
             Self::Mysql(server) => server.sql(database(store), &format!("SELECT count(*) FROM {condition}")),
+            Self::Dynamodb(server) => return server.records(store, key, state),
             Self::Redis(server) => {
                 let (_, letter) = STATES.iter().find(|(name, _)| *name == state).expect("it is a state");
                 let names = format!("{{{}.*}}r*", parameter(store, "prefix"));
@@ -175,6 +188,7 @@ impl Server<'_> {
             Self::Postgres(server) => server.stop(postgres::Stop::Fast),
             Self::Mysql(server) => server.stop(),
             Self::Redis(server) => server.stop(),
+            Self::Dynamodb(server) => server.stop(),
         }
     }
 
@@ -188,6 +202,7 @@ impl Server<'_> {
             Self::Postgres(server) => server.kill(),
             Self::Mysql(server) => server.kill(),
             Self::Redis(server) => server.kill(),
+            Self::Dynamodb(server) => server.kill(),
         }
     }
 
@@ -201,6 +216,7 @@ impl Server<'_> {
             Self::Postgres(server) => server.start_again(),
             Self::Mysql(server) => server.start_again(),
             Self::Redis(server) => server.start_again(),
+            Self::Dynamodb(server) => server.start_again(),
         }
     }
 
@@ -214,6 +230,7 @@ impl Server<'_> {
             Self::Postgres(server) => server.freeze(),
             Self::Mysql(server) => server.freeze(),
             Self::Redis(server) => server.freeze(),
+            Self::Dynamodb(server) => server.freeze(),
         }
     }
 
@@ -223,6 +240,7 @@ impl Server<'_> {
             Self::Postgres(server) => server.thaw(),
             Self::Mysql(server) => server.thaw(),
             Self::Redis(server) => server.thaw(),
+            Self::Dynamodb(server) => server.thaw(),
         }
     }
 }

@@ -34,13 +34,17 @@ const OF_HANDLERS: [&str; 11] = [
     "commit.after",
 ];
 
+/// Steps of DynamoDB, whose deaths its own tests bring about (`onlyonce-store/tests/it/dynamodb/death.rs`).
+const OF_DYNAMODB: [&str; 4] =
+    ["dynamodb.pieces.after", "dynamodb.write.before", "dynamodb.write.after", "dynamodb.reap.between"];
+
 /// Every step in the source is in the list, and every step of the list is in the source.
 pub(crate) fn every_failpoint_in_the_source_is_listed() {
     let settling = STEPS.iter().map(|(step, _)| *step);
     let accepted =
         accepted::STEPS.iter().map(|(step, _)| step.split_once(':').map_or(*step, |(step, _)| step));
     let served = ALL.iter().map(|failpoint| failpoint.step()).chain(accepted);
-    let listed = served.chain(settling).chain(OF_THE_PROGRAM).chain(OF_HANDLERS);
+    let listed = served.chain(settling).chain(OF_THE_PROGRAM).chain(OF_DYNAMODB).chain(OF_HANDLERS);
     let listed: BTreeSet<String> = listed.map(str::to_owned).collect();
     let crates = package().parent().expect("the package lies in a folder of packages").to_owned();
     let mut found = BTreeSet::new();

@@ -62,7 +62,9 @@ fn extent(engine: Engine) -> Extent {
         _ if std::env::var_os(PAIRS).is_some() => Extent::Whole,
         Engine::Sqlite => Extent::Whole,
         Engine::Server(server::Engine::Postgres) => Extent::TwoKinds,
-        Engine::Server(server::Engine::Mysql | server::Engine::Redis) => Extent::Own,
+        Engine::Server(server::Engine::Mysql | server::Engine::Redis | server::Engine::Dynamodb) => {
+            Extent::Own
+        }
     }
 }
 

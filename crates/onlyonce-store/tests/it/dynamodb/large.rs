@@ -17,16 +17,19 @@ use super::created;
 use crate::sqlite::world::{HOUR, draft, id, insert, running};
 
 /// Three pieces.
-const LARGE: usize = 1_000_000;
+pub(super) const LARGE: usize = 1_000_000;
 const LATER: When = When::AfterWrite(HOUR);
 
-fn body(bytes: usize) -> Bytes {
+pub(super) fn body(bytes: usize) -> Bytes {
     (0..=u8::MAX).cycle().skip(3).take(bytes).collect::<Vec<_>>().into()
 }
 
-fn completed(bytes: usize, expires_at: When) -> State<When> {
-    let response = Response { status: 200, headers: Vec::new(), body: body(bytes) };
-    State::Completed { response: Some(Arc::new(response)), by: Source::Attempt, expires_at }
+pub(super) fn response(bytes: usize) -> Response {
+    Response { status: 200, headers: Vec::new(), body: body(bytes) }
+}
+
+pub(super) fn completed(bytes: usize, expires_at: When) -> State<When> {
+    State::Completed { response: Some(Arc::new(response(bytes))), by: Source::Attempt, expires_at }
 }
 
 async fn write(
@@ -41,7 +44,7 @@ async fn write(
 }
 
 /// The parts of all items, without the store's own.
-fn parts(url: &str) -> Vec<String> {
+pub(super) fn parts(url: &str) -> Vec<String> {
     let part = |item: &Value| item["part"]["S"].as_str().unwrap().to_owned();
     let items = Server::shared().items(url);
     let mut parts: Vec<_> = items.iter().filter(|item| item.get("layout").is_none()).map(part).collect();
@@ -49,13 +52,19 @@ fn parts(url: &str) -> Vec<String> {
     parts
 }
 
+/// The item of the one record in the table.
+pub(super) fn head(url: &str) -> Value {
+    let items = Server::shared().items(url);
+    items.into_iter().find(|item| item.get("state").is_some()).unwrap()
+}
+
 fn pieces(revision: u64) -> Vec<String> {
     (0..3).map(|number| format!("{revision:016x}.{number}")).collect()
 }
 
-/// The parts of a record in pieces.
+/// The parts of a record in pieces, with their note.
 fn whole(revision: u64) -> Vec<String> {
-    [vec!["0".to_owned()], pieces(revision)].concat()
+    [vec!["0".to_owned()], pieces(revision), vec![format!("note.{revision:016x}")]].concat()
 }
 
 /// S01, E07: byte for byte, by every way to read it; and its pieces go when it is replaced or deleted.
@@ -119,7 +128,7 @@ async fn a_large_request_is_stored_in_pieces_that_go_with_it() {
     let next = draft("k", Effects::Opaque, State::Pending { expires_at: LATER }).1;
     let change = Change::new(None, Revision(1), next).with_request(Request::Put(body(LARGE)));
     let Swapped::Applied(seen) = store.swap(id("k"), change).await.unwrap() else { panic!("it must apply") };
-    assert_eq!(parts(&url).len(), 5, "{:?}", parts(&url));
+    assert_eq!(parts(&url).len(), 6, "{:?}", parts(&url));
     assert_eq!(store.request(id("k"), seen.record.created_at).await.unwrap(), Some(body(LARGE)));
     let done = draft("k", Effects::Opaque, completed(9, LATER)).1;
     let change = Change::new(Some(Revision(1)), Revision(2), done).with_request(Request::Drop);
