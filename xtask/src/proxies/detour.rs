@@ -10,6 +10,8 @@ use super::used;
 
 const ORDER: &str = r#"{"amount":7450}"#;
 const AT_ONCE: usize = 8;
+/// A refusal that is lost now and then shows in so many.
+const REFUSALS: usize = 100;
 /// The gateway's limit is 1 MiB, as is nginx's own: a body of nearly this size must pass, and a larger one is the gateway's to refuse.
 const LARGE_BYTES: usize = 1_000_000;
 const TOO_LARGE_BYTES: usize = 2_000_000;
@@ -42,6 +44,7 @@ impl Detour<'_> {
         self.takes_it_with_a_key()?;
         self.passes_by_without()?;
         self.keys_that_are_no_keys()?;
+        self.refusals_arrive();
         self.many_at_once()?;
         self.large_bodies()?;
         self.a_service_that_dies()
@@ -131,6 +134,16 @@ impl Detour<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The gateway refuses these by their heads, often before their bodies have come.
+    fn refusals_arrive(&mut self) {
+        let before = self.service.runs();
+        let keys = [("Idempotency-Key", "two-1"), ("Idempotency-Key", "two-2")];
+        let answers = (0..REFUSALS).map(|_| self.send("/pay", &keys, ORDER));
+        let lost =
+            answers.filter(|answer| answer.as_ref().map_or(true, |answer| answer.status != 400)).count();
+        self.judge(&format!("of {REFUSALS} refusals none is lost ({lost} were)"), lost == 0, before);
     }
 
     fn many_at_once(&mut self) -> Result<()> {
