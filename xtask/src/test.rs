@@ -16,6 +16,7 @@ use crate::arguments::Arguments;
 use crate::ci;
 use crate::examples as services;
 use crate::program;
+use crate::proxies as recipes;
 use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see, require_component};
 use crate::tidy;
 
@@ -65,6 +66,7 @@ pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
     steps.run("docs", docs);
     steps.run("examples", examples);
     steps.run("services", services);
+    steps.run("proxies", proxies);
     steps.run("chaos", chaos);
 }
 
@@ -149,6 +151,11 @@ fn docs() -> Result<Ending> {
 /// The gateway in front of services that are not ours. If what they need cannot be installed, the step fails and names it.
 fn services() -> Result<Ending> {
     Ok(ending(services::run_all()?))
+}
+
+/// The recipes of `examples/proxies/`, each proxy in front of the gateway.
+fn proxies() -> Result<Ending> {
+    Ok(ending(recipes::run_all()?))
 }
 
 fn ending(verdict: Verdict) -> Ending {
