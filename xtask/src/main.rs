@@ -119,7 +119,7 @@ const COMMANDS: [Command; 15] = [
     },
     Command {
         name: "field",
-        usage: "[FOLDER]...",
+        usage: "[--program=FILE] [FOLDER]...",
         about: "Test published idempotency libraries with `onlyonce conform`, and write docs/field.md and README's table",
         run: Run::Here(field::run),
     },

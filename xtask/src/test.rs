@@ -19,6 +19,7 @@ use crate::ci;
 use crate::examples as services;
 use crate::memory;
 use crate::program;
+use crate::proxies as recipes;
 use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see, require_component};
 use crate::tidy;
 
@@ -73,6 +74,7 @@ pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
     steps.run("default", default_features);
     steps.run("examples", examples);
     steps.run("services", services);
+    steps.run("proxies", proxies);
     steps.run("chaos", chaos);
 }
 
@@ -175,6 +177,11 @@ fn tested_program() -> Result<PathBuf> {
     let program = repository::target()?.join("debug/onlyonce");
     ensure!(program.is_file(), "{} is not there; the step \"tests\" builds it", program.display());
     Ok(program)
+}
+
+/// The recipes of `examples/proxies/`, each proxy in front of the gateway.
+fn proxies() -> Result<Ending> {
+    Ok(ending(recipes::run_all()?))
 }
 
 fn ending(verdict: Verdict) -> Ending {

@@ -175,11 +175,21 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 pub(crate) fn prepare_python(folder: &Path) -> Result<()> {
+    prepare_python_with(folder, "python3")
+}
+
+/// With the command of a version, such as `python3.10`, which must be there already.
+pub(crate) fn prepare_python_with(folder: &Path, python: &str) -> Result<()> {
     // Debian has Python without what makes a virtual environment; importing both is how that shows.
     let has_venv = || succeeds("python3", &["-c", "import venv, ensurepip"]);
     with_apt("python3 with venv", &["python3", "python3-venv"], has_venv)?;
     unless_done(folder, "requirements.txt", "venv", || {
-        run(Command::new("python3").args(["-m", "venv", "--clear", "venv"]).current_dir(folder))?;
+        let mut venv = Command::new(python);
+        // Where pyenv has several versions, its commands ask which one is meant.
+        if let Some(version) = python.strip_prefix("python").filter(|version| version.contains('.')) {
+            venv.env("PYENV_VERSION", version);
+        }
+        run(venv.args(["-m", "venv", "--clear", "venv"]).current_dir(folder))?;
         let mut pip = Command::new(folder.join("venv/bin/pip"));
         run(pip.args(["install", "--quiet", "--requirement", "requirements.txt"]).current_dir(folder))
     })

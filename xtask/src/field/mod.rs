@@ -7,7 +7,7 @@
 pub(crate) mod page;
 mod subject;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use onlyonce_testkit::engines::redis;
@@ -20,14 +20,18 @@ use self::subject::{SUBJECTS, Subject};
 use crate::arguments::Arguments;
 
 /// With names, only those are tested anew, and the other results stay.
-pub(crate) fn run(arguments: Arguments) -> Result<Verdict> {
+pub(crate) fn run(mut arguments: Arguments) -> Result<Verdict> {
+    let program = arguments.value("--program")?.map(PathBuf::from);
     let names = arguments.words(usize::MAX)?;
     if let Some(unknown) = names.iter().find(|name| SUBJECTS.iter().all(|subject| subject.folder != **name)) {
         let mut known: Vec<_> = SUBJECTS.iter().map(|subject| subject.folder).collect();
         known.dedup();
         bail!("no folder \"{unknown}\" in examples/field; there are {}", known.join(", "));
     }
-    let program = gateway::build()?;
+    let program = match program {
+        Some(program) => program,
+        None => gateway::build()?,
+    };
     redis::install().map_err(anyhow::Error::msg)?;
     let root = repository::root();
     let kept = root.join(page::RESULTS);

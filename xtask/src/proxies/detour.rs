@@ -1,5 +1,9 @@
 //! The checks of the detour: who takes it, who does not, what arrives, and what a proxy does by itself.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use onlyonce_testkit::http::{self, Answer, Request};
 use serde_json::Value;
@@ -10,6 +14,11 @@ use super::used;
 
 const ORDER: &str = r#"{"amount":7450}"#;
 const AT_ONCE: usize = 8;
+/// A refusal that is lost now and then shows in so many.
+const REFUSALS: usize = 400;
+/// By how much the body of each comes after its head.
+const BODY_LATER: Duration = Duration::from_millis(1);
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The gateway's limit is 1 MiB, as is nginx's own: a body of nearly this size must pass, and a larger one is the gateway's to refuse.
 const LARGE_BYTES: usize = 1_000_000;
 const TOO_LARGE_BYTES: usize = 2_000_000;
@@ -42,6 +51,7 @@ impl Detour<'_> {
         self.takes_it_with_a_key()?;
         self.passes_by_without()?;
         self.keys_that_are_no_keys()?;
+        self.refusals_arrive();
         self.many_at_once()?;
         self.large_bodies()?;
         self.a_service_that_dies()
@@ -131,6 +141,31 @@ impl Detour<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The gateway refuses these by their heads, before their bodies have come.
+    fn refusals_arrive(&mut self) {
+        let before = self.service.runs();
+        let lost = (0..REFUSALS).filter(|_| !matches!(self.refusal(), Ok(400))).count();
+        self.judge(&format!("of {REFUSALS} refusals none is lost ({lost} were)"), lost == 0, before);
+    }
+
+    /// The answer to a request with two keys, whose body comes after its head.
+    fn refusal(&self) -> Result<u16> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        let head = format!(
+            "POST /pay HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer ann\r\n\
+             Idempotency-Key: two-1\r\nIdempotency-Key: two-2\r\nContent-Length: {}\r\n\r\n",
+            self.address,
+            ORDER.len()
+        );
+        stream.write_all(head.as_bytes())?;
+        std::thread::sleep(BODY_LATER);
+        stream.write_all(ORDER.as_bytes())?;
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes)?;
+        Ok(http::parse(&bytes)?.status)
     }
 
     fn many_at_once(&mut self) -> Result<()> {

@@ -166,14 +166,14 @@ const ACP: Entry = Entry {
         (Code::LimitReached, "rate_limit_exceeded"),
         (Code::StoreUnavailable, "service_unavailable"),
     ],
+    // The checkout API knows three words for it.
     kind: "invalid_request",
     kinds: &[
-        (Code::ScopeMissing, "unauthorized"),
-        (Code::LimitReached, "rate_limit_exceeded"),
+        (Code::LimitReached, "service_unavailable"),
         (Code::StoreUnavailable, "service_unavailable"),
         (Code::UpstreamUnreachable, "service_unavailable"),
-        (Code::UpstreamTimedOut, "internal_server_error"),
-        (Code::UpstreamLost, "internal_server_error"),
+        (Code::UpstreamTimedOut, "processing_error"),
+        (Code::UpstreamLost, "processing_error"),
     ],
     settings: Settings {
         syntax: Some(Syntax::Bare),

@@ -125,4 +125,5 @@ Examples:
     --other-caller 'Authorization: Bearer bob' --count http://127.0.0.1:8082/ledger --count-pointer ''
   onlyonce conform https://staging.example/orders --allow-writes 100 --profile stripe --report junit > conform.xml
 
-Exits 0 if every \"must\" that could be tested holds, 1 if one is broken, 2 if the test could not be done.";
+Exits 0 if every \"must\" that could be tested holds, 1 if one is broken, 2 if the test
+could not be done, or ended before its last check because --allow-writes was used up.";

@@ -48,12 +48,14 @@ pub(crate) async fn run(arguments: &Conform) -> Result<Ended, Failure> {
             subject.url
         )));
     }
-    begin(&subject).await?;
+    begin(&subject, writes).await?;
     let mut progress = Progress::new();
-    let mut judged = Vec::new();
+    let (mut judged, mut is_short) = (Vec::new(), false);
     for scenario in &chosen {
         progress.tell(&format!("{}: {} …", scenario.group, scenario.checks[0].what));
-        judged.extend(play(&subject, scenario).await);
+        let played = (scenario.play)(&subject).await;
+        is_short |= matches!(played, Err(Halt::Writes));
+        judged.extend(told(&subject, scenario, played));
     }
     drop(progress);
     let report = Report { subject: &subject, judged };
@@ -63,7 +65,18 @@ pub(crate) async fn run(arguments: &Conform) -> Result<Ended, Failure> {
     report.write(&mut io::stdout().lock(), arguments.form())?;
     let is_broken = report.count(Some(Level::Must), Verdict::Broken) > 0
         || (arguments.strict && report.count(Some(Level::Should), Verdict::Broken) > 0);
-    Ok(if is_broken { Ended::No } else { Ended::Yes })
+    match (is_broken, is_short) {
+        (true, _) => Ok(Ended::No),
+        (false, false) => Ok(Ended::Yes),
+        // A check that was never made must not look like one that held.
+        (false, true) => {
+            let detail = format!(
+                "--allow-writes {} is used up, and some checks were not made; all of them need up to {writes}",
+                subject.writes_max
+            );
+            Err(Failure::new("writes_used_up", detail))
+        }
+    }
 }
 
 /// The scenarios of these groups; of all, where none is named.
@@ -131,13 +144,14 @@ fn subject(arguments: &Conform) -> Result<Subject, Failure> {
 }
 
 /// Two keys, so that it is known whether the request works at all, and whether answers tell runs apart.
-async fn begin(subject: &Subject) -> Result<(), Failure> {
+async fn begin(subject: &Subject, writes: u32) -> Result<(), Failure> {
     let mut answers = Vec::new();
     for _ in 0..WRITES_FIRST {
         let key = subject.key("first");
         answers.push(subject.call(Ask::with(&key)).await.map_err(|halt| match halt {
             Halt::Writes => {
-                Failure::arguments(format!("--allow-writes is below {WRITES_FIRST}, which is the least"))
+                let detail = format!("--allow-writes is below {WRITES_FIRST}, which is the least; all checks need up to {writes}");
+                Failure::arguments(detail)
             }
             Halt::Lost(why) => {
                 Failure::new("api_unanswered", format!("{} does not answer: {why}", subject.url))
@@ -162,9 +176,13 @@ async fn begin(subject: &Subject) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All findings of a scenario. One that comes to no end has told nothing.
-async fn play(subject: &Subject, scenario: &'static Scenario) -> Vec<Judged> {
-    let found = match (scenario.play)(subject).await {
+/// All findings of a scenario. One that came to no end has told nothing.
+fn told(
+    subject: &Subject,
+    scenario: &'static Scenario,
+    played: Result<Vec<Found>, Halt>,
+) -> impl Iterator<Item = Judged> {
+    let found = match played {
         Ok(found) => found,
         Err(halt) => {
             let why = match halt {
@@ -175,7 +193,7 @@ async fn play(subject: &Subject, scenario: &'static Scenario) -> Vec<Judged> {
         }
     };
     let judge = |(check, found)| Judged { group: scenario.group, check, found };
-    scenario.checks.iter().copied().zip(found).map(judge).collect()
+    scenario.checks.iter().copied().zip(found).map(judge)
 }
 
 fn write_plan(

@@ -10,9 +10,10 @@
 //! idle longest when there is no place for another.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::config::Listener;
@@ -41,6 +42,8 @@ pub(crate) struct Activity {
     is_late: AtomicBool,
     /// It is closed by us: what its client still sends does not count.
     is_cut: AtomicBool,
+    /// The body of the request that is under way, where nobody asked for it.
+    unread: Mutex<Unread>,
 }
 
 /// Why a connection is closed.
@@ -64,6 +67,7 @@ impl Activity {
             untaken: Mutex::default(),
             is_late: AtomicBool::new(false),
             is_cut: AtomicBool::new(false),
+            unread: Mutex::default(),
         })
     }
 
@@ -151,6 +155,31 @@ impl Activity {
         self.is_late.load(Ordering::Relaxed) && self.is_late.swap(false, Ordering::Relaxed)
     }
 
+    /// The request that begins now has a body, which is left here where nobody asks for it.
+    pub(crate) fn await_unread(&self) {
+        *self.unread() = Unread::Awaited;
+    }
+
+    /// A body that nobody asked for. Only that of the request that is under way is kept.
+    pub(crate) fn leave_unread(&self, body: Incoming) {
+        let mut unread = self.unread();
+        if matches!(*unread, Unread::Awaited) {
+            *unread = Unread::Left(body);
+        }
+    }
+
+    /// The body that was left, if any. None is kept after this.
+    pub(crate) fn take_unread(&self) -> Option<Incoming> {
+        match std::mem::take(&mut *self.unread()) {
+            Unread::Left(body) => Some(body),
+            Unread::None | Unread::Awaited => None,
+        }
+    }
+
+    fn unread(&self) -> MutexGuard<'_, Unread> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// It is to be closed at once.
     pub(crate) fn cut(&self) {
         self.is_cut.store(true, Ordering::Relaxed);
@@ -184,6 +213,17 @@ impl Activity {
         let due = self.since + Duration::from_millis(ms) + timeout;
         if due <= now { Err(why) } else { Ok(due.min(now + shortest)) }
     }
+}
+
+/// The body of a request that nobody asked for.
+#[derive(Debug, Default)]
+enum Unread {
+    /// There is none, or it is not kept.
+    #[default]
+    None,
+    /// It is kept if it is left.
+    Awaited,
+    Left(Incoming),
 }
 
 /// A request that is not answered whole.

@@ -27,7 +27,7 @@ use super::inbound::{Bound, Inbound};
 use super::listener::STREAMS_MAX;
 use super::serving::{Answer, Serving};
 use super::site::{Route, Site};
-use super::{own, path};
+use super::{own, path, unread};
 use crate::caller::ClientCertificate;
 use crate::webhook::{self, Port};
 
@@ -59,6 +59,10 @@ impl hyper::service::Service<Request<Incoming>> for Front {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let under_way = self.activity.request();
+        if unread::may_be_read(&request) {
+            self.activity.await_unread();
+        }
+        let request = request.map(|body| Inbound::new(body, self.activity.clone()));
         let site = self.sites.read().unwrap_or_else(PoisonError::into_inner).clone();
         let answer = match self.enter(request, &site) {
             Ok(Entered::Routed(request, route)) => Either::Left(route.service.clone().call(request)),
@@ -87,7 +91,7 @@ fn take(site: &Site, request: Request<Inbound>) -> Answering {
 
 impl Front {
     /// The normalised request and its route, or an answer.
-    fn enter<'a>(&self, mut request: Request<Incoming>, site: &'a Site) -> Result<Entered<'a>, Refused> {
+    fn enter<'a>(&self, mut request: Request<Inbound>, site: &'a Site) -> Result<Entered<'a>, Refused> {
         if *request.method() == Method::CONNECT {
             return Err(own::no_tunnels().into());
         }
@@ -98,7 +102,7 @@ impl Front {
             return Err(Box::new(answer));
         }
         if webhook::named_in(request.uri().path()).is_some() {
-            return Ok(Entered::Webhook(request.map(|body| self.held(body))));
+            return Ok(Entered::Webhook(request.map(|body| body.bound(self.held()))));
         }
         if let Some(answer) = own::answer(&request) {
             return Err(answer.into());
@@ -116,39 +120,32 @@ impl Front {
         let is_trusted = site.callers.trusts(self.address());
         headers::forward(request.headers_mut(), &self.asker, is_trusted);
         if asked.is_none() && !route.policy.may_carry_key(request.headers(), request.uri().query()) {
-            return Ok(Entered::Routed(request.map(|body| self.passing(body)), route));
+            return Ok(Entered::Routed(request, route));
         }
         let mut request = self.identified(request, route, site);
         if asked.is_some() || !is_covered {
-            return Ok(Entered::Routed(request.map(|body| self.passing(body)), route));
+            return Ok(Entered::Routed(request, route));
         }
         if route.policy.mode == Mode::Observe {
-            return Ok(Entered::Routed(request.map(|body| self.observed(body)), route));
+            return Ok(Entered::Routed(
+                request.map(|body| body.bound(Bound::Observed(self.body_timeout))),
+                route,
+            ));
         }
         if request.version() == Version::HTTP_2 {
             let running = self.activity.run(usize::from(STREAMS_MAX)).ok_or_else(|| too_many(route))?;
             request.extensions_mut().insert(running);
         }
-        Ok(Entered::Routed(request.map(|body| self.held(body)), route))
-    }
-
-    /// A body that is passed on as it comes.
-    fn passing(&self, body: Incoming) -> Inbound {
-        Inbound::new(body, self.activity.clone(), Bound::Passing)
-    }
-
-    /// A body that is read first and passed on whatever it is.
-    fn observed(&self, body: Incoming) -> Inbound {
-        Inbound::new(body, self.activity.clone(), Bound::Observed(self.body_timeout))
+        Ok(Entered::Routed(request.map(|body| body.bound(self.held())), route))
     }
 
     /// A body that is held whole.
-    fn held(&self, body: Incoming) -> Inbound {
-        Inbound::new(body, self.activity.clone(), Bound::Held(self.body_timeout))
+    fn held(&self) -> Bound {
+        Bound::Held(self.body_timeout)
     }
 
     /// Adds the caller's identity, if the layer may need it.
-    fn identified(&self, request: Request<Incoming>, route: &Route, site: &Site) -> Request<Incoming> {
+    fn identified(&self, request: Request<Inbound>, route: &Route, site: &Site) -> Request<Inbound> {
         let (mut parts, body) = request.into_parts();
         let certificate = self.certificate.as_ref();
         if let Some(verified) =
@@ -168,7 +165,7 @@ impl Front {
 }
 
 /// Refuses a body whose end can be read in two ways, or whose coding would be lost on the way.
-fn check_coding(request: &Request<Incoming>, head: &Head) -> Result<(), Refused> {
+fn check_coding(request: &Request<Inbound>, head: &Head) -> Result<(), Refused> {
     if !request.headers().contains_key(TRANSFER_ENCODING) {
         return Ok(());
     }
@@ -195,7 +192,7 @@ fn too_many(route: &Route) -> Refused {
 
 /// Puts exactly one host into `Host`, and removes it from the target: HTTP/1.1 requires the header, an absolute target
 /// overrides it, and HTTP/2 has it in the target.
-fn name_host(request: &mut Request<Incoming>) -> Result<(), Refused> {
+fn name_host(request: &mut Request<Inbound>) -> Result<(), Refused> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
@@ -240,7 +237,7 @@ fn is_same(authority: &Authority, host: &HeaderValue) -> bool {
 }
 
 /// Normalises the path. `OPTIONS *` has none.
-fn spell(request: &mut Request<Incoming>) -> Result<(), Refused> {
+fn spell(request: &mut Request<Inbound>) -> Result<(), Refused> {
     let uri = request.uri();
     if uri.path() == "*" && *request.method() == Method::OPTIONS {
         return Ok(());

@@ -6,6 +6,7 @@
 //! 1. It may stand still for `body_timeout` at most.
 //! 2. Beyond that, it must come at [`BYTES_PER_SECOND_MIN`]: a byte at a time holds no place. Not so where requests are only observed.
 //! 3. While it is waited for, its connection counts as idle: it is closed when there is no place for another.
+//! 4. One that nobody asked for is read before the answer is sent (`unread.rs`).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,7 +24,10 @@ use super::activity::Activity;
 const BYTES_PER_SECOND_MIN: u64 = 1024;
 
 pub(crate) struct Inbound {
-    body: Incoming,
+    /// Until it is dropped.
+    body: Option<Incoming>,
+    /// Whether anybody asked for it.
+    is_asked: bool,
     activity: Arc<Activity>,
     bound: Bound,
     /// Since the client was first waited for.
@@ -59,8 +63,19 @@ pub(crate) enum Broken {
 }
 
 impl Inbound {
-    pub(crate) fn new(body: Incoming, activity: Arc<Activity>, bound: Bound) -> Self {
-        Self { body, activity, bound, waited: None }
+    /// One that is passed on as it comes.
+    pub(crate) fn new(body: Incoming, activity: Arc<Activity>) -> Self {
+        Self { body: Some(body), is_asked: false, activity, bound: Bound::Passing, waited: None }
+    }
+
+    pub(crate) fn bound(self, bound: Bound) -> Self {
+        let mut bounded = self;
+        bounded.bound = bound;
+        bounded
+    }
+
+    fn body(&self) -> &Incoming {
+        self.body.as_ref().expect("the body is taken only when this is dropped")
     }
 
     fn moved(&mut self, frame: Option<&Frame<Bytes>>) {
@@ -115,6 +130,11 @@ impl Drop for Inbound {
         if self.waited.as_ref().is_some_and(|waited| waited.is_waiting) {
             self.activity.goes_on();
         }
+        if !self.is_asked
+            && let Some(body) = self.body.take()
+        {
+            self.activity.leave_unread(body);
+        }
     }
 }
 
@@ -126,7 +146,9 @@ impl HttpBody for Inbound {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+        self.is_asked = true;
+        let body = self.body.as_mut().expect("the body is taken only when this is dropped");
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
             self.moved(frame.as_ref().and_then(|frame| frame.as_ref().ok()));
             return Poll::Ready(frame.map(|frame| frame.map_err(Broken::Connection)));
         }
@@ -138,11 +160,11 @@ impl HttpBody for Inbound {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body().is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body().size_hint()
     }
 }
 

@@ -28,6 +28,7 @@ mod serving;
 mod site;
 mod together;
 mod tunnel;
+mod unread;
 mod worker;
 
 use std::net::SocketAddr;

@@ -12,6 +12,7 @@ use pin_project_lite::pin_project;
 use super::activity::{Pieces, UnderWay};
 use super::body::Body;
 use super::own;
+use super::unread::{self, Unread};
 
 pin_project! {
     /// The answer to come.
@@ -19,12 +20,14 @@ pin_project! {
         #[pin]
         future: F,
         under_way: Option<UnderWay>,
+        // The answer, while the body of its request is read.
+        unread: Option<Box<Unread<onlyonce::Body<Body>>>>,
     }
 }
 
 impl<F> Serving<F> {
     pub(crate) fn new(future: F, under_way: UnderWay) -> Self {
-        Self { future, under_way: Some(under_way) }
+        Self { future, under_way: Some(under_way), unread: None }
     }
 }
 
@@ -36,15 +39,23 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let Ok(mut response) = ready!(this.future.poll(cx));
-        // A body that is late ends its request at once, so it was this one's.
-        let is_late = this.under_way.as_ref().is_some_and(|under_way| under_way.activity().was_late());
-        // One that was being passed on has an answer of its own.
-        if is_late && response.status() == StatusCode::BAD_REQUEST {
-            response = own::late().map(onlyonce::Body::whole);
+        if this.unread.is_none() {
+            let Ok(mut response) = ready!(this.future.poll(cx));
+            let under_way = this.under_way.as_ref().expect("it is not asked again after it has answered");
+            // A body that is late ends its request at once, so it was this one's.
+            // One that was being passed on has an answer of its own.
+            if under_way.activity().was_late() && response.status() == StatusCode::BAD_REQUEST {
+                response = own::late().map(onlyonce::Body::whole);
+            }
+            match unread::before(response, under_way.activity()) {
+                Ok(response) => return Poll::Ready(Ok(Answer::to(response, this.under_way.take()))),
+                Err(unread) => *this.unread = Some(unread),
+            }
         }
-        let under_way = this.under_way.take();
-        Poll::Ready(Ok(response.map(|body| Answer { body, under_way, pieces: None })))
+        let unread = this.unread.as_mut().expect("otherwise it has answered");
+        let response = ready!(unread.poll(cx));
+        *this.unread = None;
+        Poll::Ready(Ok(Answer::to(response, this.under_way.take())))
     }
 }
 
@@ -57,6 +68,10 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    fn to(response: Response<onlyonce::Body<Body>>, under_way: Option<UnderWay>) -> Response<Self> {
+        response.map(|body| Self { body, under_way, pieces: None })
+    }
+
     /// A piece was given, and there may be another.
     fn gave(&mut self) {
         if self.pieces.is_none() {

@@ -55,7 +55,7 @@ impl Counter {
                     return Err(format!("--count {url} does not answer with 200"));
                 };
                 counted(&body, pointer.as_deref())
-                    .ok_or_else(|| format!("--count {url} answers with no number"))
+                    .ok_or_else(|| format!("--count {url} answers with no count: a whole number, or JSON with one at --count-pointer"))
             }
             Self::Command(text) => {
                 let mut command = Command::new("sh");

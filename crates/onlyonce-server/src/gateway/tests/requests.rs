@@ -1,7 +1,10 @@
 //! Which requests reach a service, and with which headers.
 
+use std::time::Duration;
+
 use http::Method;
 use onlyonce::Policy;
+use tokio::time::Instant;
 
 use super::service::Service;
 use super::world::{CREATED, World, config, loopback, post, route, upstream};
@@ -286,5 +289,48 @@ async fn a_client_that_still_sends_can_read_why_it_was_refused() {
     client.write(vec![b'x'; size]).await;
     let answer = client.message().await.unwrap();
     assert_eq!((answer.status(), answer.code().as_str()), (413, "idempotency_body_too_large"));
+    assert_eq!(service.count(), 0);
+}
+
+/// G01, K01: a request is refused by its head, and its body comes later. Some clients lose the answer if the connection is closed
+/// before they have sent all of it: Go's, and proxies written in Go.
+#[tokio::test]
+async fn a_refusal_waits_for_a_small_body_and_keeps_the_connection() {
+    let service = Service::answering(CREATED).await;
+    let world = World::before(&service).await;
+    let refused = post("").replacen("\r\n\r\n{}", "\r\n\r\n", 1);
+    let mut client = world.connect().await;
+    for _ in 0..2 {
+        client.write(&refused).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        client.write("{}").await;
+        let answer = client.message().await.unwrap();
+        assert_eq!((answer.status(), answer.code().as_str()), (400, "idempotency_key_invalid"));
+        assert_eq!(answer.header("connection"), None);
+    }
+    client.write(post("k-1")).await;
+    assert_eq!(client.message().await.unwrap().status(), 201, "the connection goes on");
+    assert_eq!(service.count(), 1);
+}
+
+/// G01: the body of a refused request is not waited for for long, and not at all if it is large or the client asks first.
+#[tokio::test]
+async fn a_refusal_does_not_wait_for_a_large_body_nor_for_long() {
+    let service = Service::answering(CREATED).await;
+    let world = World::before(&service).await;
+    let head = |with: &str| post("").replacen("content-length: 2\r\n\r\n{}", &format!("{with}\r\n\r\n"), 1);
+    for (with, waits) in [
+        ("content-length: 2", true),
+        ("content-length: 2\r\nexpect: 100-continue", false),
+        ("content-length: 100000", false),
+    ] {
+        let mut client = world.connect().await;
+        let began = Instant::now();
+        client.write(head(with)).await;
+        let answer = client.message().await.unwrap();
+        assert_eq!((answer.status(), answer.header("connection")), (400, Some("close")), "{with}");
+        let took = began.elapsed();
+        assert_eq!(took >= Duration::from_millis(900), waits, "{with} took {took:?}");
+    }
     assert_eq!(service.count(), 0);
 }
