@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use onlyonce_testkit::browser;
 use onlyonce_testkit::engines::{dynamodb, mariadb, postgres, redis, sqlite};
+use onlyonce_testkit::gateway;
 use onlyonce_testkit::repository::{self, cargo};
 use onlyonce_testkit::verdict::Verdict;
 use serde_json::Value;
@@ -15,6 +16,7 @@ use serde_json::Value;
 use crate::arguments::Arguments;
 use crate::ci;
 use crate::examples as services;
+use crate::package;
 use crate::program;
 use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see, require_component};
 use crate::tidy;
@@ -65,6 +67,7 @@ pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
     steps.run("docs", docs);
     steps.run("examples", examples);
     steps.run("services", services);
+    steps.run("packages", packages);
     steps.run("chaos", chaos);
 }
 
@@ -149,6 +152,12 @@ fn docs() -> Result<Ending> {
 /// The gateway in front of services that are not ours. If what they need cannot be installed, the step fails and names it.
 fn services() -> Result<Ending> {
     Ok(ending(services::run_all()?))
+}
+
+/// Every package around the program that the services were tested with, installed and started. `cargo xtask package` makes those
+/// that are released, which takes as long as a release build.
+fn packages() -> Result<Ending> {
+    Ok(ending(package::around(&gateway::build()?)?))
 }
 
 fn ending(verdict: Verdict) -> Ending {
