@@ -71,8 +71,8 @@ const COMMANDS: [Command; 15] = [
     },
     Command {
         name: "package",
-        usage: "",
-        about: "Build the static binary and the Debian package, and start both",
+        usage: "[--program=FILE]",
+        about: "Build the static binary and every package around it, and install and start each; FILE is a program that is built already",
         run: Run::Here(package::run),
     },
     Command {

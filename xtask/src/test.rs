@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use onlyonce_testkit::browser;
 use onlyonce_testkit::engines::{dynamodb, mariadb, postgres, redis, sqlite};
-use onlyonce_testkit::gateway::PROGRAM_VARIABLE;
 use onlyonce_testkit::repository::{self, cargo};
 use onlyonce_testkit::verdict::Verdict;
 use serde_json::Value;
@@ -18,6 +17,7 @@ use crate::arguments::Arguments;
 use crate::ci;
 use crate::examples as services;
 use crate::memory;
+use crate::package;
 use crate::program;
 use crate::proxies as recipes;
 use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see, require_component};
@@ -75,6 +75,7 @@ pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
     steps.run("examples", examples);
     steps.run("services", services);
     steps.run("proxies", proxies);
+    steps.run("packages", packages);
     steps.run("chaos", chaos);
 }
 
@@ -181,7 +182,13 @@ fn tested_program() -> Result<PathBuf> {
 
 /// The recipes of `examples/proxies/`, each proxy in front of the gateway.
 fn proxies() -> Result<Ending> {
-    Ok(ending(recipes::run_all()?))
+    Ok(ending(recipes::run_all(&tested_program()?)?))
+}
+
+/// Every package around the program that the services were tested with, installed and started. `cargo xtask package` makes those
+/// that are released, which takes as long as a release build.
+fn packages() -> Result<Ending> {
+    Ok(ending(package::around(&tested_program()?)?))
 }
 
 fn ending(verdict: Verdict) -> Ending {
@@ -196,7 +203,7 @@ fn chaos() -> Result<Ending> {
     for (store, minutes) in CHAOS {
         let arguments = ["--store", store, "--minutes", minutes].map(str::to_owned);
         let mut command = program::command(program::CHAOS, &arguments);
-        let ending = pass(command.env(PROGRAM_VARIABLE, tested_program()?))?;
+        let ending = pass(command.arg("--program").arg(tested_program()?))?;
         if ending != Ending::Passed {
             return Ok(ending);
         }

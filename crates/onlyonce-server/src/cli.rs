@@ -287,6 +287,9 @@ pub(crate) struct PrintSettings {
     /// Print tables in Markdown instead
     #[arg(long)]
     pub(crate) markdown: bool,
+    /// Print a JSON Schema of the settings file instead, for editors
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) schema: bool,
 }
 
 /// Where settings come from: flags, `--set`, the environment, a file. They are texts here, so that what is wrong with

@@ -8,7 +8,8 @@
 //!    keys and certificates are tried (`credentials.rs`). All faults are collected (`reader.rs`); any fault means no
 //!    settings.
 //! 4. Legal but risky settings are warnings (`risk.rs`).
-//! 5. The reference, the example and the help are generated from the table too (`page.rs`).
+//! 5. The reference, the example and the help are generated from the table too (`page.rs`), and the schema for editors
+//!    (`schema.rs`).
 //!
 //! Loading the same [`Sources`] again re-reads files and secrets: that is a reload.
 
@@ -22,6 +23,7 @@ mod pattern;
 mod policy;
 mod reader;
 mod risk;
+pub(crate) mod schema;
 mod secret;
 mod setting;
 mod source;

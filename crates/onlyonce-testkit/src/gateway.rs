@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use crate::process::Process;
 use crate::repository::{self, cargo};
 
-/// Names the program to use. Nothing is built then.
-pub const PROGRAM_VARIABLE: &str = "ONLYONCE_PROGRAM";
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// The flags of every gateway that is started here.
@@ -65,10 +63,6 @@ pub fn build_with_all_stores() -> Result<PathBuf> {
 }
 
 fn build_with(flags: &[&str]) -> Result<PathBuf> {
-    if let Some(program) = std::env::var_os(PROGRAM_VARIABLE).map(PathBuf::from) {
-        ensure!(program.is_file(), "{PROGRAM_VARIABLE}: {} is not there", program.display());
-        return Ok(program);
-    }
     let mut build = cargo(&["build", "--quiet", "--package", "onlyonce-server"]);
     build.args(flags);
     let status = build.stdin(Stdio::null()).status().context("cannot start cargo")?;

@@ -97,6 +97,9 @@ struct Arguments {
     /// How many clients there are at a time
     #[arg(long, default_value_t = CLIENTS, value_parser = clap::value_parser!(u64).range(1..))]
     clients: u64,
+    /// This program as the gateway, in place of one that is built for it
+    #[arg(long)]
+    program: Option<PathBuf>,
     /// The report as JSON on stdout
     #[arg(long)]
     json: bool,
@@ -112,9 +115,10 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
     let seed = arguments.seed.unwrap_or_else(drawn);
     let store = arguments.store;
     eprintln!("chaos: {store:?}, seed {seed}, {} minutes, {} clients", arguments.minutes, arguments.clients);
-    let program = match store {
-        Store::Postgres => gateway::build()?,
-        Store::Mysql | Store::Redis => gateway::build_with_all_stores()?,
+    let program = match (&arguments.program, store) {
+        (Some(program), _) => program.clone(),
+        (None, Store::Postgres) => gateway::build()?,
+        (None, Store::Mysql | Store::Redis) => gateway::build_with_all_stores()?,
     };
     let folder = repository::target()?.join("chaos").join(format!("{seed}-{}", std::process::id()));
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;

@@ -39,22 +39,19 @@ const CANNOT_TELL: [&str; 2] = ["expired", "openapi"];
 pub(crate) fn run(mut arguments: Arguments) -> Result<Verdict> {
     let program = arguments.value("--program")?.map(PathBuf::from);
     let words = arguments.words(1)?;
-    play_all(program, &chosen(words.first().map(String::as_str))?)
+    let proxies = chosen(words.first().map(String::as_str))?;
+    play_all(&proxies, &program.map_or_else(gateway::build, Ok)?)
 }
 
-/// All of them, in front of the program of this tree.
-pub(crate) fn run_all() -> Result<Verdict> {
-    play_all(None, &chosen(None)?)
+/// All of them, with this program as the gateway.
+pub(crate) fn run_all(program: &Path) -> Result<Verdict> {
+    play_all(&chosen(None)?, program)
 }
 
-fn play_all(program: Option<PathBuf>, proxies: &[&'static Proxy]) -> Result<Verdict> {
-    let program = match program {
-        Some(program) => program,
-        None => gateway::build()?,
-    };
+fn play_all(proxies: &[&'static Proxy], program: &Path) -> Result<Verdict> {
     let mut failed = Vec::new();
     for proxy in proxies {
-        if let Err(error) = play(proxy, &program) {
+        if let Err(error) = play(proxy, program) {
             println!("  NO    {error:#}");
             failed.push(proxy.name);
         }

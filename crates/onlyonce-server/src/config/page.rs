@@ -48,7 +48,7 @@ fn header(table: &TableOf) -> String {
 }
 
 /// The path that its settings have in the table.
-fn pattern(table: &TableOf) -> String {
+pub(super) fn pattern(table: &TableOf) -> String {
     match table.shape {
         Shape::One | Shape::List => table.path.to_owned(),
         Shape::Named => format!("{}.*", table.path),
@@ -59,7 +59,9 @@ fn pattern(table: &TableOf) -> String {
 pub(crate) fn example() -> String {
     let mut out = String::from(
         "# Every setting of `onlyonce serve`. Commented lines show the default, or an example if there is no default.\n\
-         # Check your file with `onlyonce check --config onlyonce.toml`. More is in docs/settings.md.\n\n",
+         # Check your file with `onlyonce check --config onlyonce.toml`. More is in docs/settings.md.\n\
+         # For an editor that knows JSON Schema: onlyonce settings --schema > onlyonce.schema.json, and a first line with two\n\
+         # words: #:schema ./onlyonce.schema.json\n\n",
     );
     for table in TABLES {
         let members: Vec<_> = setting::members(&pattern(table)).collect();
@@ -111,7 +113,7 @@ fn comment(text: &str) -> String {
 }
 
 /// Without the marks of Markdown, and links as their text.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let text = text.replace('`', "");
     let mut out = String::new();
     let mut rest = &*text;

@@ -1,10 +1,11 @@
 //! Every setting there is: its name, what it takes, its default, what it means, and the field that it fills.
 //!
 //! `table.rs` has an entry for each, written where its field is filled. The entries are run in two ways: to read settings,
-//! and once without any, to list them. The reference in `docs/settings.md`, `onlyonce.example.toml`, the help of `serve` and
-//! the hints for misspelt names are made from that list.
+//! and once without any, to list them. The reference in `docs/settings.md`, `onlyonce.example.toml`, the schema for editors, the
+//! help of `serve` and the hints for misspelt names are made from that list.
 
 mod entry;
+mod form;
 mod kind;
 pub(super) mod table;
 
@@ -34,12 +35,22 @@ pub(super) struct Setting {
     pub(super) path: String,
     /// What it takes, for the reference.
     pub(super) takes: String,
+    /// The same as JSON Schema, for editors.
+    pub(super) schema: serde_json::Value,
     /// In TOML; none where nothing holds unless it is set.
     pub(super) default: Option<&'static str>,
     /// In TOML, where there is no default to show.
     pub(super) example: &'static str,
+    pub(super) need: Need,
     /// One or two sentences.
     pub(super) meaning: &'static str,
+}
+
+/// Whether its table can do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    Required,
+    Optional,
 }
 
 /// A table of settings.

@@ -37,10 +37,14 @@ impl Drop for Folder {
     }
 }
 
-const UPSTREAM: &str = "upstream = \"http://127.0.0.1:3000\"\n";
+pub(super) const UPSTREAM: &str = "upstream = \"http://127.0.0.1:3000\"\n";
 
 /// What comes of a file, `NAME=VALUE` of the environment, and `--set`.
-fn load_all(file: impl AsRef<[u8]>, environment: &[(&str, &str)], sets: &[&str]) -> Result<Loaded, Faults> {
+pub(super) fn load_all(
+    file: impl AsRef<[u8]>,
+    environment: &[(&str, &str)],
+    sets: &[&str],
+) -> Result<Loaded, Faults> {
     let folder = Folder::new();
     let sources = Sources {
         file: Some(folder.file("o.toml", file)),
@@ -978,25 +982,31 @@ fn what_holds_is_shown_with_where_it_came_from_and_without_secrets() {
 }
 
 /// A setting's place in a file, set to `value`.
-fn file_of(setting: &Setting, value: &str) -> String {
+pub(super) fn file_of(setting: &Setting, value: &str) -> String {
     let (table, name) = setting.split();
     let table = match table {
         "" => return format!("{name} = {value}\n"),
         "route" => "[[route]]\nmatch = \"/x\"".to_owned(),
-        "admin_token" => "[[admin_token]]\nrole = \"read\"".to_owned(),
+        "admin_token" => "[[admin_token]]\ntoken = \"env:LONG\"".to_owned(),
         table => format!("[{}]", table.replace('*', "x")),
     };
     if setting.path == "route.match" {
         return format!("[[route]]\nmatch = {value}\n");
     }
-    if setting.path == "admin_token.role" {
-        return format!("[[admin_token]]\ntoken = \"env:LONG\"\nrole = {value}\n");
+    if setting.path == "admin_token.token" {
+        return format!("[[admin_token]]\ntoken = {value}\n");
     }
     format!("{table}\n{name} = {value}\n")
 }
 
+/// The path that [`file_of`] gives it.
+pub(super) fn path_of(setting: &Setting) -> String {
+    let path = setting.path.replace("route.", "route[0].").replace("admin_token.", "admin_token[0].");
+    path.replace('*', "x")
+}
+
 /// Values that a setting takes: all of its words, or its example.
-fn values_of(setting: &Setting) -> Vec<String> {
+pub(super) fn values_of(setting: &Setting) -> Vec<String> {
     let is_words = setting.takes.starts_with('`') && setting.example.starts_with('"');
     if is_words && setting.path != "policy.accept" {
         setting.takes.split(", ").map(|word| word.replace('`', "\"")).collect()
@@ -1010,11 +1020,7 @@ fn values_of(setting: &Setting) -> Vec<String> {
 fn every_setting_of_the_table_is_read() {
     for setting in SETTINGS.iter() {
         let upstream = if setting.path == "upstream" { "" } else { UPSTREAM };
-        let path = setting
-            .path
-            .replace("route.", "route[0].")
-            .replace("admin_token.", "admin_token[0].")
-            .replace('*', "x");
+        let path = path_of(setting);
         let found =
             load_all(format!("{upstream}{}", file_of(setting, "1.5")), &[], &[]).map(drop).unwrap_err();
         assert!(found.0.iter().any(|fault| fault.path == path), "{}: {found}", setting.path);

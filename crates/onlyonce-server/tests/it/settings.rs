@@ -41,6 +41,11 @@ fn the_reference_is_what_the_program_prints() {
 }
 
 #[test]
+fn the_schema_is_what_the_program_prints() {
+    agrees("onlyonce.schema.json", &text(&run(&["settings", "--schema"]).stdout));
+}
+
+#[test]
 fn the_help_lists_every_setting() {
     let help = text(&run(&["check", "--help"]).stdout);
     for line in [

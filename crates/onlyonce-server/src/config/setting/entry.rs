@@ -1,7 +1,7 @@
 //! An entry of the table of settings: it is listed for the reference, and read where it is set.
 
-use super::Setting;
 use super::kind::Takes;
+use super::{Need, Setting};
 use crate::config::fault::Place;
 use crate::config::reader::Section;
 use crate::config::tree::Node;
@@ -29,7 +29,7 @@ impl<'a> Entry<'a> {
     /// What is set, or the default, which is read just as if it had been written.
     #[must_use]
     pub(super) fn with_default<T>(self, takes: Taken<'_, T>, default: &'static str) -> T {
-        self.list(takes, Some(default), default);
+        self.list(takes, Some(default), default, Need::Optional);
         self.read(takes).unwrap_or_else(|| {
             let node = Node::bare(default, &Place::Default);
             takes.read(&node, &self.section.reader.environment).expect("a default is a right value")
@@ -39,7 +39,7 @@ impl<'a> Entry<'a> {
     /// What is set. `default` is only shown: the library has it, and a test compares the two.
     #[must_use]
     pub(super) fn given<T>(self, takes: Taken<'_, T>, default: &'static str) -> Option<T> {
-        self.list(takes, Some(default), default);
+        self.list(takes, Some(default), default, Need::Optional);
         self.read(takes)
     }
 
@@ -58,7 +58,7 @@ impl<'a> Entry<'a> {
     /// What is set. There is no default, and the reference has an example.
     #[must_use]
     pub(super) fn optional<T>(self, takes: Taken<'_, T>, example: &'static str) -> Option<T> {
-        self.list(takes, None, example);
+        self.list(takes, None, example, Need::Optional);
         self.read(takes)
     }
 
@@ -68,7 +68,8 @@ impl<'a> Entry<'a> {
         if !self.section.has(self.name) {
             self.section.fault(self.name, None, missing);
         }
-        self.optional(takes, example)
+        self.list(takes, None, example, Need::Required);
+        self.read(takes)
     }
 
     fn read<T>(self, takes: Taken<'_, T>) -> Option<T> {
@@ -83,13 +84,13 @@ impl<'a> Entry<'a> {
         None
     }
 
-    fn list<T>(self, takes: Taken<'_, T>, default: Option<&'static str>, example: &'static str) {
+    fn list<T>(self, takes: Taken<'_, T>, default: Option<&'static str>, example: &'static str, need: Need) {
         let Some(listed) = &self.section.reader.listed else { return };
         let path = self.section.known_path_of(self.name);
         // A route has the settings of [policy] again.
         if listed.borrow().iter().all(|setting| setting.path != path) {
-            let (takes, meaning) = (takes.described(), self.meaning);
-            listed.borrow_mut().push(Setting { path, takes, default, example, meaning });
+            let (schema, takes, meaning) = (takes.schema(), takes.described(), self.meaning);
+            listed.borrow_mut().push(Setting { path, takes, schema, default, example, need, meaning });
         }
     }
 }

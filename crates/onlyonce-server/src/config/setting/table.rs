@@ -23,9 +23,10 @@ use onlyonce::{Dialect, Limits, accepted};
 use tracing_subscriber::filter::Targets;
 use zeroize::{Zeroize, Zeroizing};
 
+use super::form::{self, Form};
 use super::kind::{
     ADDRESS, BYTES, CACHE, CERTIFICATE, COUNT, FLAG, Kind, List, PATTERN, PRIVATE_KEY, SECRET, SECRETS,
-    SERVICE, SPAN, STORE, TEXT, URL, Words,
+    SERVICE, SPAN, STORE, TEXT, URL, Whole, Words,
 };
 use super::{Shape, TableOf};
 use crate::config::policy::Draft;
@@ -132,7 +133,7 @@ pub(in crate::config) fn config(top: &Section<'_>) -> Config {
         trusted_from: top
             .setting("trusted_from", "The addresses of the proxies whose `trusted:` headers are accepted.")
             .with_default(
-                &List("addresses and networks", r#"["10.0.0.0/8"]"#, value::network),
+                &List(form::NETWORKS, r#"["10.0.0.0/8"]"#, value::network),
                 r#"["127.0.0.0/8", "::1"]"#,
             ),
         path_case: top
@@ -188,7 +189,7 @@ pub(in crate::config) fn listener(section: &Section<'_>) -> Listener {
             .with_default(&TIMEOUT, r#""75s""#),
         connections_max: section
             .setting("connections_max", "The maximum number of client connections; fewer if the process may not open three file descriptors for each. Above it, the connection that has been idle longest is closed for each new one; if none is idle, the new one is closed.")
-            .with_default(&Kind("number", connections), "10000"),
+            .with_default(&Whole::new(1, 1_000_000, 10_000), "10000"),
         buffered_bytes_max: section
             .setting("buffered_bytes_max", "The maximum number of bytes of request bodies in memory, for all running keyed requests together. Above it: 429, and nothing runs. If not set, at least four times the largest `request_bytes_max`.")
             .given(&BYTES, r#""256MiB""#)
@@ -196,19 +197,11 @@ pub(in crate::config) fn listener(section: &Section<'_>) -> Listener {
     }
 }
 
-const TIMEOUT: Kind<Duration> = Kind("duration", some_time);
+const TIMEOUT: Kind<Duration> = Kind(form::SPAN, some_time);
 
 fn some_time(node: &Node, _: &Environment<'_>) -> Read<Duration> {
     let span = value::span(node)?;
     if span.is_zero() { wrong(&node.value, "gives clients no time; set at least 1s") } else { Ok(span) }
-}
-
-fn connections(node: &Node, _: &Environment<'_>) -> Read<usize> {
-    let count = value::count(node)?;
-    match usize::try_from(count) {
-        Ok(connections @ 1..=1_000_000) => Ok(connections),
-        _ => wrong(count, "is not from 1 to 1000000; 10000 is usual"),
-    }
 }
 
 /// Where operators come in.
@@ -339,7 +332,7 @@ fn probe(section: &Section<'_>) -> Option<Probe> {
         .optional(&URL, r#""http://127.0.0.1:3001/probe""#);
     let headers = section
         .setting("probe_headers", "Headers for requests to the probe. A value may be a secret, `env:NAME` or `file:PATH`. Values are never shown.")
-        .optional(&Kind("table of headers", probe_headers), r#"{ authorization = "env:PROBE_AUTH" }"#);
+        .optional(&Kind(form::HEADER_TABLE, probe_headers), r#"{ authorization = "env:PROBE_AUTH" }"#);
     if section.has("probe_headers") && !section.has("probe") {
         section.warn("probe_headers", None, "has no effect without a probe; set probe");
     }
@@ -380,7 +373,7 @@ fn probe_headers(node: &Node, environment: &Environment<'_>) -> Read<Vec<(Header
     Ok(headers.into_iter().map(|(_, header)| header).collect())
 }
 
-const EVERY: Kind<Duration> = Kind("duration", above_zero);
+const EVERY: Kind<Duration> = Kind(form::SPAN, above_zero);
 
 /// How often what goes on behind the requests comes round.
 pub(in crate::config) fn background(top: &Section<'_>) -> Background {
@@ -394,41 +387,25 @@ pub(in crate::config) fn background(top: &Section<'_>) -> Background {
             .with_default(&EVERY, r#""30s""#),
         reap_batch: section
             .setting("reap_batch", "How many records the reaper deletes in one batch.")
-            .with_default(&Kind("number", batch), "200"),
+            .with_default(&Whole::new(1, 100_000, 200), "200"),
         audit_retention: top
             .setting(
                 "audit_retention",
                 "How long entries of the audit log are kept. At least `1d`. They are deleted by age only.",
             )
-            .with_default(&Kind("duration", at_least_a_day), r#""400d""#),
+            .with_default(&Kind(form::SPAN, at_least_a_day), r#""400d""#),
         delivered_retention: section
             .setting("delivered_retention", "How long delivered messages are kept, with the receiver's id. Until then a message with the same key is a duplicate. Undelivered messages are never deleted by age.")
             .with_default(&EVERY, r#""7d""#),
         accepted: accepted::Terms {
             at_once: section
                 .setting("accepted_at_once", "How many accepted requests a node runs at once. While other scopes wait, no scope has more than half of them.")
-                .with_default(&Kind("number", accepted_at_once), "64"),
+                .with_default(&Whole::new(1, 10_000, 64), "64"),
             pending_max: top
                 .setting("pending_max", "How many accepted requests may wait, for all scopes together. Above it: 429.")
-                .with_default(&Kind("number", pending_max), "10000"),
+                .with_default(&Whole::new(1, 1_000_000, 10_000), "10000"),
             pause_max: accepted::Terms::default().pause_max,
         },
-    }
-}
-
-fn accepted_at_once(node: &Node, _: &Environment<'_>) -> Read<usize> {
-    let count = value::count(node)?;
-    match usize::try_from(count) {
-        Ok(at_once @ 1..=10_000) => Ok(at_once),
-        _ => wrong(count, "is not from 1 to 10000; 64 is usual"),
-    }
-}
-
-fn pending_max(node: &Node, _: &Environment<'_>) -> Read<usize> {
-    let count = value::count(node)?;
-    match usize::try_from(count) {
-        Ok(pending @ 1..=1_000_000) => Ok(pending),
-        _ => wrong(count, "is not from 1 to 1000000; 10000 is usual"),
     }
 }
 
@@ -442,10 +419,10 @@ fn probing(section: &Section<'_>) -> Probing {
             .with_default(&EVERY, r#""5m""#),
         tries_max: section
             .setting("reconcile_tries_max", "After how many answers of \"unknown\" a record is flagged as a dead letter. Without answers it is flagged after as many of the longest pauses.")
-            .with_default(&Kind("number", tries), "20"),
+            .with_default(&Whole::new(1, 1_000_000, 20), "20"),
         at_once: section
             .setting("probes_at_once", "How many probes a node calls at once; at most 4 of them on one host.")
-            .with_default(&Kind("number", at_once), "16"),
+            .with_default(&Whole::new(1, 1_024, 16), "16"),
     }
 }
 
@@ -461,30 +438,6 @@ fn at_least_a_day(node: &Node, _: &Environment<'_>) -> Read<Duration> {
         wrong(&node.value, "is shorter than 1d; keep entries at least that long")
     } else {
         Ok(span)
-    }
-}
-
-fn tries(node: &Node, _: &Environment<'_>) -> Read<u32> {
-    let count = value::count(node)?;
-    match u32::try_from(count) {
-        Ok(tries @ 1..=1_000_000) => Ok(tries),
-        _ => wrong(count, "is not from 1 to 1000000; 20 is usual"),
-    }
-}
-
-fn at_once(node: &Node, _: &Environment<'_>) -> Read<usize> {
-    let count = value::count(node)?;
-    match usize::try_from(count) {
-        Ok(at_once @ 1..=1_024) => Ok(at_once),
-        _ => wrong(count, "is not from 1 to 1024; 16 is usual"),
-    }
-}
-
-fn batch(node: &Node, _: &Environment<'_>) -> Read<usize> {
-    let count = value::count(node)?;
-    match usize::try_from(count) {
-        Ok(batch @ 1..=100_000) => Ok(batch),
-        _ => wrong(count, "is not from 1 to 100000; 200 is a good size"),
     }
 }
 
@@ -514,6 +467,8 @@ fn tls(section: &Section<'_>) -> Option<Tls> {
 const ALGORITHM: [(&str, Algorithm); 3] =
     [("HS256", Algorithm::Hs256), ("RS256", Algorithm::Rs256), ("ES256", Algorithm::Es256)];
 
+const ALGORITHMS: Form = Form("`HS256`, `RS256`, `ES256`", || form::words(ALGORITHM.map(|(name, _)| name)));
+
 fn jwt(section: &Section<'_>) -> Option<Jwt> {
     let keys = section
         .setting("keys", "The keys that verify tokens, tried in order: HS256 secrets as text, RS256 and ES256 public keys in PEM.")
@@ -525,7 +480,7 @@ fn jwt(section: &Section<'_>) -> Option<Jwt> {
     let algorithms = section
         .setting("algorithms", "The algorithms that are accepted; if not set, those of the keys. A secret in text verifies HS256 only, a key in PEM never does.")
         .optional(
-            &List("`HS256`, `RS256`, `ES256`", r#"["RS256"]"#, |node| value::word(node, &ALGORITHM)),
+            &List(ALGORITHMS, r#"["RS256"]"#, |node| value::word(node, &ALGORITHM)),
             r#"["RS256"]"#,
         );
     let jwt = Jwt {
@@ -579,7 +534,7 @@ pub(in crate::config) fn log(section: &Section<'_>) -> Log {
     Log {
         filter: section
             .setting("filter", "A level, or levels by module: `info,onlyonce=debug`.")
-            .with_default(&Kind("directives", filter), r#""info""#),
+            .with_default(&Kind(form::DIRECTIVES, filter), r#""info""#),
         format: section
             .setting("format", "`text`: for people. `json`: one JSON object per line.")
             .with_default(&Words(&[("text", LogFormat::Text), ("json", LogFormat::Json)]), r#""text""#),
@@ -609,7 +564,7 @@ fn telemetry(section: &Section<'_>) -> Telemetry {
             .with_default(&TEXT, r#""onlyonce""#),
         sample: section
             .setting("sample", "The share of traces beginning here that is recorded, from 0 to 1. A request with a `traceparent` is recorded if its flags say so.")
-            .with_default(&Kind("number", value::part), "1.0"),
+            .with_default(&Kind(form::PART, value::part), "1.0"),
     };
     for name in ["service_name", "sample"] {
         if section.has(name) && !section.has("otlp") {

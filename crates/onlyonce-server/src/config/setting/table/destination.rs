@@ -10,7 +10,8 @@ use onlyonce::store::outbox::OnDead;
 use super::EVERY;
 use crate::config::reader::Section;
 use crate::config::secret::Environment;
-use crate::config::setting::kind::{HEADER, Kind, List, SECRETS, URL, Words};
+use crate::config::setting::form;
+use crate::config::setting::kind::{HEADER, Kind, List, SECRETS, URL, Whole, Words};
 use crate::config::tree::Node;
 use crate::config::value::{self, Read, Wrong, wrong};
 use crate::config::{Destination, ProviderId, Secret};
@@ -29,11 +30,11 @@ const TAKEN: [&str; 9] = [
     "webhook-signature",
     "webhook-timestamp",
 ];
-const NUMBER: Kind<u32> = Kind("number", number);
-const AT_ONCE: Kind<usize> = Kind("number", at_once);
-const PROVIDER_ID: Kind<Option<ProviderId>> = Kind("`header:NAME`, `json:/pointer`", provider_id);
+const ATTEMPTS: Whole<u32> = Whole::new(1, 10_000, 15);
+const AT_ONCE: Whole<usize> = Whole::new(1, 1_024, 8);
+const PROVIDER_ID: Kind<Option<ProviderId>> = Kind(form::PROVIDER_ID, provider_id);
 const ON_DEAD: Words<OnDead> = Words(&[("block", OnDead::Block), ("skip", OnDead::Skip)]);
-const STATUSES: List<u16> = List("HTTP statuses", "[400, 410]", status);
+const STATUSES: List<u16> = List(form::FAILURES, "[400, 410]", status);
 
 /// One destination. None where a fault was found.
 pub(super) fn destination(section: &Section<'_>) -> Option<Destination> {
@@ -81,7 +82,7 @@ fn terms(section: &Section<'_>) -> Terms {
         timeout: span("timeout", "How long a whole delivery may take. A message is claimed for twice as long, at least 5s.", r#""10s""#),
         attempts_max: section
             .setting("attempts_max", "After how many failed deliveries, since it was stored or redriven, a message is a dead letter. An answer with `Retry-After` (429, 503) does not count.")
-            .with_default(&NUMBER, "15"),
+            .with_default(&ATTEMPTS, "15"),
         give_up_after: span("give_up_after", "A message that fails this long after it first fell due, or was redriven, is a dead letter, whatever the count.", r#""7d""#),
         retry_first: span("retry_first", "The pause before the second delivery. Each pause is three times the one before, plus or minus up to a fifth at random.", r#""5s""#),
         retry_max: span("retry_max", "The longest pause. With the defaults, 15 deliveries last a little over three days: a receiver that breaks on Friday can be fixed on Monday.", r#""12h""#),
@@ -113,22 +114,6 @@ fn decoded(section: &Section<'_>, secret: Secret) -> Option<Secret> {
             section.fault("secrets", secret.source, remedy);
             None
         }
-    }
-}
-
-fn number(node: &Node, _: &Environment<'_>) -> Read<u32> {
-    let count = value::count(node)?;
-    match u32::try_from(count) {
-        Ok(number @ 1..=10_000) => Ok(number),
-        _ => wrong(count, "is not from 1 to 10000; 15 is usual"),
-    }
-}
-
-fn at_once(node: &Node, _: &Environment<'_>) -> Read<usize> {
-    let count = value::count(node)?;
-    match usize::try_from(count) {
-        Ok(at_once @ 1..=1_024) => Ok(at_once),
-        _ => wrong(count, "is not from 1 to 1024; 8 is usual"),
     }
 }
 

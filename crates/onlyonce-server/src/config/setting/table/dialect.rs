@@ -10,16 +10,21 @@ use onlyonce::refusal::Code;
 use crate::config::names;
 use crate::config::reader::Section;
 use crate::config::secret::Environment;
+use crate::config::setting::form::{self, Form};
 use crate::config::setting::kind::{HEADER, Kind, TEXT};
 use crate::config::tree::Node;
 use crate::config::value::{self, Read, Wrong};
 
-const STATUSES: Kind<Vec<(Code, u16)>> = Kind("table of HTTP statuses by code", |node, _| {
-    by_code(node, "{ idempotency_key_reused = 412 }", status)
-});
-const TEXTS: Kind<Vec<(Code, String)>> = Kind("table of texts by code", texts);
-const LIKE: Kind<Dialect> = Kind("name of a preset", like);
-const VALUE: Kind<HeaderValue> = Kind("value of a header", header_value);
+const STATUS_TABLE: Form =
+    Form("table of HTTP statuses by code", || form::table(Code::ALL.map(Code::as_str), &form::STATUSES.1()));
+const TEXT_TABLE: Form =
+    Form("table of texts by code", || form::table(Code::ALL.map(Code::as_str), &form::TEXT.1()));
+const PRESET: Form = Form("name of a preset", || form::words(Dialect::names()));
+const STATUSES: Kind<Vec<(Code, u16)>> =
+    Kind(STATUS_TABLE, |node, _| by_code(node, "{ idempotency_key_reused = 412 }", status));
+const TEXTS: Kind<Vec<(Code, String)>> = Kind(TEXT_TABLE, texts);
+const LIKE: Kind<Dialect> = Kind(PRESET, like);
+const VALUE: Kind<HeaderValue> = Kind(form::HEADER_VALUE, header_value);
 
 /// Those that come with the library, and the user's own.
 pub(super) fn all(top: &Section<'_>) -> Vec<Dialect> {

@@ -9,6 +9,7 @@ use onlyonce::{Dialect, Effects, Policy};
 use crate::config::policy::{Chosen, Draft};
 use crate::config::reader::Section;
 use crate::config::secret::{self, Environment};
+use crate::config::setting::form;
 use crate::config::setting::kind::{BYTES, HEADER, Kind, List, REQUIRED, SPAN, Takes, Words};
 use crate::config::tree::Node;
 use crate::config::value::{self, Read};
@@ -24,8 +25,7 @@ pub(in crate::config) const ON_EXPIRED: Words<OnExpired> =
     Words(&[("run", OnExpired::Run), ("gone", OnExpired::Gone)]);
 pub(in crate::config) const BODY: Words<BodyForm> =
     Words(&[("auto", BodyForm::Auto), ("bytes", BodyForm::Bytes)]);
-const KEY_FROM: List<key::Source> =
-    List("`header:NAME`, `json:/POINTER`, `query:NAME`", r#"["header:Idempotency-Key"]"#, value::parsed);
+const KEY_FROM: List<key::Source> = List(form::KEY_SOURCES, r#"["header:Idempotency-Key"]"#, value::parsed);
 const PERSONAL_DATA: Words<PersonalData> =
     Words(&[("allow", PersonalData::Allow), ("warn", PersonalData::Warn), ("refuse", PersonalData::Refuse)]);
 const EFFECTS: Words<Effects> = Words(&[
@@ -38,13 +38,9 @@ const IN_FLIGHT: Words<InFlight> =
     Words(&[("refuse", InFlight::Refuse), ("accept", InFlight::Accept), ("wait", InFlight::Wait)]);
 const ACCEPT: Words<Accept> =
     Words(&[("never", Accept::Never), ("allowed", Accept::Allowed), ("always", Accept::Always)]);
-const SCOPE: List<Source> = List(
-    "`header:NAME`, `trusted:NAME`, `jwt:CLAIM`, `certificate`, `route`",
-    r#"["header:authorization"]"#,
-    value::parsed,
-);
+const SCOPE: List<Source> = List(form::SCOPE_SOURCES, r#"["header:authorization"]"#, value::parsed);
 const CHARS: Kind<usize> =
-    Kind("number", |node, _| value::count(node).map(|count| usize::try_from(count).unwrap_or(usize::MAX)));
+    Kind(form::COUNT, |node, _| value::count(node).map(|count| usize::try_from(count).unwrap_or(usize::MAX)));
 
 /// The name of a dialect: one that comes with the library, or a table of the user's own.
 struct OneOf<'a>(&'a [Dialect]);
@@ -55,6 +51,12 @@ impl Takes for OneOf<'_> {
     fn described(&self) -> String {
         let names: Vec<_> = self.0.iter().map(|dialect| format!("`{}`", dialect.name)).collect();
         names.join(", ")
+    }
+
+    /// A dialect of the user's own may have any name, which the schema cannot know; an editor still proposes these.
+    fn schema(&self) -> serde_json::Value {
+        let known = form::words(self.0.iter().map(|dialect| &*dialect.name));
+        serde_json::json!({"anyOf": [known, {"type": "string"}]})
     }
 
     fn read(&self, node: &Node, _: &Environment<'_>) -> Read<Dialect> {
@@ -134,7 +136,7 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>, dialects: &[Dia
         .over(syntax, &SYNTAX, r#""either""#);
     section.setting("methods", "The methods whose keys count. GET and other safe methods are not allowed. If not set, the methods of `required` are included.").over_derived(
         methods,
-        &List("methods", r#"["POST"]"#, value::method),
+        &List(form::METHODS, r#"["POST"]"#, value::method),
         r#"["POST", "PATCH", "PUT", "DELETE"]"#,
     );
     section
@@ -203,10 +205,10 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>, dialects: &[Dia
         .over(accept, &ACCEPT, r#""never""#);
     section
         .setting("release", "Statuses which mean that the work was not done: the answer is passed on, and a retry runs. After 401 and 403 the record is kept for 5 minutes only. If not set, without the statuses of `unknown`.")
-        .over_derived(release, &List("HTTP statuses", "[401, 403]", value::status), "[401, 403, 425, 429]");
+        .over_derived(release, &List(form::STATUSES, "[401, 403]", value::status), "[401, 403, 425, 429]");
     section.setting("unknown", "Statuses that leave the outcome unknown. `keyed` and `local` work is retryable instead. If not set, without the statuses of `release`.").over_derived(
         unknown,
-        &List("HTTP statuses", "[502, 504]", value::status),
+        &List(form::STATUSES, "[502, 504]", value::status),
         "[408, 502, 504]",
     );
     section
@@ -231,7 +233,7 @@ pub(super) fn laid_over(mut draft: Draft, section: &Section<'_>, dialects: &[Dia
         .setting("not_replayed", "Headers of the first answer that a replay leaves out. Headers about one connection (`connection` and those it lists, `keep-alive`, `te`, `trailer`, `transfer-encoding`, `upgrade` …) are never stored.")
         .over(
             not_replayed,
-            &List("headers", r#"["date"]"#, value::header),
+            &List(form::HEADERS, r#"["date"]"#, value::header),
             r#"["date", "age", "set-cookie", "authorization", "authentication-info", "proxy-authentication-info", "www-authenticate", "retry-after", "ratelimit", "ratelimit-policy", "ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", "server-timing"]"#,
         );
     *request_time_header = section
@@ -256,15 +258,15 @@ fn fingerprint_over(below: &mut fingerprint::Settings, section: &Section<'_>) {
         .over(body, &BODY, r#""auto""#);
     section
         .setting("ignore", "JSON Pointers to members that are not compared, such as `/client_time`.")
-        .over(ignore, &List("JSON Pointers", r#"["/client_time"]"#, value::parsed), "[]");
+        .over(ignore, &List(form::POINTER_LIST, r#"["/client_time"]"#, value::parsed), "[]");
     section.setting("headers", "Headers that are compared.").over(
         headers,
-        &List("headers", r#"["if-match"]"#, value::header),
+        &List(form::HEADERS, r#"["if-match"]"#, value::header),
         r#"["if-match"]"#,
     );
     section
         .setting("secrets", "With a secret, fingerprints are HMACs. The first secret signs, all verify.")
-        .over(secrets, &Kind("list of secrets", fingerprint_secrets), "[]");
+        .over(secrets, &Kind(form::SECRETS, fingerprint_secrets), "[]");
 }
 
 fn fingerprint_secrets(node: &Node, environment: &Environment<'_>) -> Read<Vec<fingerprint::Secret>> {

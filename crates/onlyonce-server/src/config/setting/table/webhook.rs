@@ -10,6 +10,7 @@ use onlyonce::fingerprint::Pointer;
 
 use crate::config::reader::Section;
 use crate::config::secret::Environment;
+use crate::config::setting::form::{self, Form};
 use crate::config::setting::kind::{FLAG, HEADER, Kind, POINTER, SECRETS, Words};
 use crate::config::tree::Node;
 use crate::config::value::{self, Read, Wrong, wrong};
@@ -19,9 +20,13 @@ use crate::webhook::preset::{NONE, Preset, STRIPE};
 const PRESET: Words<&'static Preset> = Words(&[("none", &NONE), ("stripe", &STRIPE)]);
 const SCHEME: Words<Scheme> =
     Words(&[("onlyonce", Scheme::Onlyonce), ("stripe", Scheme::Stripe), ("standard", Scheme::Standard)]);
-const TOLERANCE: Kind<Duration> = Kind("duration", tolerance);
-const VERDICTS: Kind<BTreeMap<String, Word>> = Kind("table of words", verdicts);
-const DECLINED: Kind<u16> = Kind("HTTP status", declined);
+const TOLERANCE: Kind<Duration> = Kind(form::SPAN, tolerance);
+const WORD_TABLE: Form = Form("table of words", || {
+    let word = form::words(Word::ALL.iter().map(|(word, _)| *word));
+    serde_json::json!({"type": "object", "additionalProperties": word})
+});
+const VERDICTS: Kind<BTreeMap<String, Word>> = Kind(WORD_TABLE, verdicts);
+const DECLINED: Kind<u16> = Kind(form::ERROR, declined);
 const NAME_CHARS_MAX: usize = 64;
 
 /// One source of webhooks. None where a fault was found.
