@@ -19,7 +19,6 @@ use crate::examples as services;
 use crate::memory;
 use crate::package;
 use crate::program;
-use crate::proxies as recipes;
 use crate::steps::{Ending, Steps, has_cargo, pass, pass_and_see, require_component};
 use crate::tidy;
 
@@ -74,7 +73,6 @@ pub(crate) fn all(steps: &mut Steps, count: &mut Count) {
     steps.run("default", default_features);
     steps.run("examples", examples);
     steps.run("services", services);
-    steps.run("proxies", proxies);
     steps.run("packages", packages);
     steps.run("chaos", chaos);
 }
@@ -178,11 +176,6 @@ fn tested_program() -> Result<PathBuf> {
     let program = repository::target()?.join("debug/onlyonce");
     ensure!(program.is_file(), "{} is not there; the step \"tests\" builds it", program.display());
     Ok(program)
-}
-
-/// The recipes of `examples/proxies/`, each proxy in front of the gateway.
-fn proxies() -> Result<Ending> {
-    Ok(ending(recipes::run_all(&tested_program()?)?))
 }
 
 /// Every package around the program that the services were tested with, installed and started. `cargo xtask package` makes those

@@ -120,6 +120,8 @@ pub struct DynamoDb {
     shards: u8,
     request_timeout: Duration,
     keyring: Option<Keyring>,
+    /// From when on the reaper looks for what is left beside records, in microseconds of the server's clock.
+    look_at: AtomicI64,
 }
 
 impl DynamoDb {
@@ -142,6 +144,7 @@ impl DynamoDb {
             shards: options.shards,
             request_timeout: options.request_timeout,
             keyring: options.keyring,
+            look_at: AtomicI64::new(0),
         };
         if let Some(table) = table::described(&store).await? {
             table::refuse(&store, &table)?;

@@ -40,18 +40,10 @@ pub(crate) fn run(mut arguments: Arguments) -> Result<Verdict> {
     let program = arguments.value("--program")?.map(PathBuf::from);
     let words = arguments.words(1)?;
     let proxies = chosen(words.first().map(String::as_str))?;
-    play_all(&proxies, &program.map_or_else(gateway::build, Ok)?)
-}
-
-/// All of them, with this program as the gateway.
-pub(crate) fn run_all(program: &Path) -> Result<Verdict> {
-    play_all(&chosen(None)?, program)
-}
-
-fn play_all(proxies: &[&'static Proxy], program: &Path) -> Result<Verdict> {
+    let program = program.map_or_else(gateway::build, Ok)?;
     let mut failed = Vec::new();
     for proxy in proxies {
-        if let Err(error) = play(proxy, program) {
+        if let Err(error) = play(proxy, &program) {
             println!("  NO    {error:#}");
             failed.push(proxy.name);
         }

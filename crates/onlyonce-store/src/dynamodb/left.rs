@@ -12,6 +12,8 @@
 //! 3. A request or a result is deleted only while it is the one that was read.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use onlyonce_core::record::Id;
 use onlyonce_core::time::Timestamp;
@@ -26,6 +28,8 @@ use super::value::{Item, names, of_number};
 use crate::listing::Place;
 use crate::{Error, ErrorKind};
 
+/// How often a node reads the list.
+const LOOK_EVERY: Duration = Duration::from_secs(600);
 /// How many entries of the index are read at once, and how many times in one round of the reaper.
 const ENTRIES_MAX: usize = 100;
 const READ_MAX: usize = 10;
@@ -66,12 +70,19 @@ pub(super) fn stands(store: &DynamoDb, note: &Item) -> Value {
     json!({ "ConditionCheck": check })
 }
 
-/// Looks at what is due on the list, and deletes what nothing refers to.
+/// Looks at what is due on the list, and deletes what nothing refers to. Not with every round of the reaper: reading an empty list costs
+/// a query for each shard.
 pub(super) async fn look(store: &DynamoDb, until: Timestamp) -> Result<(), Error> {
+    if until.as_micros() < store.look_at.load(Ordering::Acquire) {
+        return Ok(());
+    }
     let mut span = Span { lists: &[List::Left], after: Place::START, until };
     for _ in 0..READ_MAX {
         let entries = span.first(store, ENTRIES_MAX).await?;
-        let Some(last) = entries.last() else { break };
+        let Some(last) = entries.last() else {
+            store.look_at.store(until.plus(LOOK_EVERY).as_micros(), Ordering::Release);
+            break;
+        };
         span.after = *last;
         let ids: BTreeSet<Id> = entries.iter().map(|entry| entry.id).collect();
         for id in ids {

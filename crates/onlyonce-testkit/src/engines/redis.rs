@@ -82,7 +82,7 @@ fn valkey() -> Result<PathBuf, String> {
 }
 
 fn valkey_place() -> Result<PathBuf, String> {
-    let folder = place()?.join("valkey");
+    let folder = installed()?.join("valkey");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     Ok(folder)
 }
@@ -351,11 +351,13 @@ fn fresh_prefix() -> String {
     system::fresh_name().replace('_', "-")
 }
 
-/// As [`system::place`], for a server that runs as ourselves.
+/// The folder for the data of servers.
 fn place() -> Result<PathBuf, String> {
-    if let Some(named) = system::named_place("redis") {
-        return named;
-    }
+    system::named_place("redis").unwrap_or_else(installed)
+}
+
+/// As [`system::place`], for a server that runs as ourselves.
+fn installed() -> Result<PathBuf, String> {
     let program =
         std::env::current_exe().map_err(|error| format!("this program cannot be found: {error}"))?;
     let built = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());

@@ -15,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Names a folder for the data of servers: `cargo xtask test` names one in memory, where syncs cost nothing. What tests do to
 /// a server is to kill its process, and that loses nothing of what it has written there.
-pub const DATA_VARIABLE: &str = "ONLYONCE_TEST_DATA";
+pub const DATA_VARIABLE: &str = "TESTKIT_DATA";
 
 /// The folder for the data of servers of this kind, where [`DATA_VARIABLE`] names one.
 pub(super) fn named_place(server: &str) -> Option<Result<PathBuf, String>> {

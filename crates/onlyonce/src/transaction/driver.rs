@@ -88,10 +88,13 @@ pub(crate) trait Server: 'static {
 
     /// Whether the statement that inserts a record failed since the record is there already.
     fn is_lost(error: &Error) -> bool;
+
+    /// Keeps the rows of a transaction from being committed, also where the handler ignores why.
+    const GIVE_UP: &str;
 }
 
 macro_rules! server {
-    ($store:ty, $name:literal, $is_lost:expr) => {
+    ($store:ty, $name:literal, $is_lost:expr, $give_up:expr) => {
         impl Server for $store {
             const NAME: &str = $name;
 
@@ -119,15 +122,23 @@ macro_rules! server {
             fn is_lost(error: &Error) -> bool {
                 $is_lost(error)
             }
+
+            const GIVE_UP: &str = $give_up;
         }
     };
 }
 
 #[cfg(feature = "_postgres")]
-server!(onlyonce_store::postgres::Postgres, "PostgreSQL", super::postgres::is_duplicate);
-// There the driver tells it as a write that changed nothing.
+server!(
+    onlyonce_store::postgres::Postgres,
+    "PostgreSQL",
+    super::postgres::is_duplicate,
+    // An error aborts the transaction: its COMMIT rolls it back.
+    "DO $$ BEGIN RAISE EXCEPTION 'the request could not be completed in this transaction' USING ERRCODE = 'OO001'; END $$"
+);
+// There the driver tells it as a write that changed nothing, and an error ends the statement only.
 #[cfg(feature = "sqlx-mysql")]
-server!(onlyonce_store::mysql::Mysql, "MySQL or MariaDB", |_| false);
+server!(onlyonce_store::mysql::Mysql, "MySQL or MariaDB", |_| false, "ROLLBACK");
 
 /// The layer's store, where it is of this kind.
 pub(crate) fn store<S: Server>(attempt: &Attempt) -> Result<&S, Error> {
@@ -216,6 +227,11 @@ pub(crate) fn written<S: Server>(
     }
 }
 
+/// See [`Server::GIVE_UP`].
+pub(crate) fn give_up<S: Server>() -> Statement {
+    Statement { sql: S::GIVE_UP.into(), values: Vec::new() }
+}
+
 /// A transaction of a driver, by how it runs a statement.
 macro_rules! transaction {
     ($(#[$attribute:meta])* [$($generics:tt)*] $tx:ty, $store:ty, $run:expr) => {
@@ -247,11 +263,19 @@ macro_rules! transaction {
                 completion: Result<Completion, Error>,
             ) -> Future<'a, ()> {
                 Box::pin(async move {
-                    let (write, rest) = at_once::<$store>(&open, open.write(completion?))?;
-                    failpoint!("complete.before");
-                    written::<$store>(&open, $run(&mut *self, write).await)?;
-                    for statement in rest {
-                        $run(&mut *self, statement).await?;
+                    let completed = async {
+                        let (write, rest) = at_once::<$store>(&open, open.write(completion?))?;
+                        failpoint!("complete.before");
+                        written::<$store>(&open, $run(&mut *self, write).await)?;
+                        for statement in rest {
+                            $run(&mut *self, statement).await?;
+                        }
+                        Ok(())
+                    };
+                    if let Err(error) = completed.await {
+                        // Where this fails too, the connection is gone, or the transaction was aborted before.
+                        let _ = $run(&mut *self, give_up::<$store>()).await;
+                        return Err(error);
                     }
                     failpoint!("complete.after");
                     open.written();

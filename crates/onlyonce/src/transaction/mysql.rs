@@ -13,7 +13,7 @@ use super::{ErrorKind, driver};
 use crate::attempt::Attempt;
 use crate::in_transaction::{Begun, InTransaction, OpenAttempt};
 use crate::transaction::driver::{
-    Database, Future, at_once, begin, carried, is_completion, statement, transaction, written,
+    Database, Future, at_once, begin, carried, give_up, is_completion, statement, transaction, written,
 };
 use crate::transaction::sealed::Sealed;
 use crate::transaction::{Completion, Error, Order, Transaction};
@@ -52,6 +52,11 @@ async fn run_on(tx: &mut MySqlTransaction, statement: Statement) -> Result<Optio
 
 async fn run(connection: &mut MySqlConnection, statement: Statement) -> Result<Option<i64>, Error> {
     let Statement { sql, values } = statement;
+    if values.is_empty() {
+        // Not every server prepares ROLLBACK.
+        let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await;
+        return done.map(|_| None).map_err(failed);
+    }
     let mut query = sqlx::query::<MySql>(AssertSqlSafe(sql));
     for value in values {
         query = bound(query, value);

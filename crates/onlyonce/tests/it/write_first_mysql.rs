@@ -345,6 +345,45 @@ async fn one_transaction_reserves_and_completes_on_mysql() {
     assert_eq!((world.count("payment"), world.count("onlyonce_record")), ("1".to_owned(), "1".to_owned()));
 }
 
+/// W01, R02: who lost its record to another node, ignores that, and commits, commits nothing: neither where there was no record
+/// before, nor where an old one had expired.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_record_that_is_ignored_keeps_its_rows_from_being_committed_on_mysql() {
+    let world = World::new().await;
+    for uses in ["1", "2"] {
+        let node = |route| {
+            let onlyonce = world.onlyonce().in_transaction().unwrap();
+            Router::new().route("/orders", route).layer(onlyonce.layer())
+        };
+        let (pool, others) = (world.pool.clone(), world.pool.clone());
+        let other = node(post(move |key: InTransaction| async move {
+            let mut tx = others.begin().await?;
+            let Begun::Run(attempt) = key.begin(&mut tx).await? else { panic!("nothing is on record") };
+            sqlx::query(INSERT).execute(&mut *tx).await?;
+            attempt.complete_in(&mut tx, &paid()).await?;
+            tx.commit().await?;
+            Ok::<_, Problem>(paid())
+        }));
+        let app = node(post(move |key: InTransaction| async move {
+            let mut tx = pool.begin().await?;
+            let Begun::Run(attempt) = key.begin(&mut tx).await? else { panic!("nothing is on record") };
+            sqlx::query(INSERT).execute(&mut *tx).await?;
+            assert!(!send(&other, order("k")).await.is_replay());
+            let error = attempt.complete_in(&mut tx, &paid()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Completed, "{error}");
+            // It commits nothing: the transaction was rolled back.
+            let _ = tx.commit().await;
+            Ok::<_, Problem>(paid())
+        }));
+        assert!(send(&app, order("k")).await.is_replay());
+        assert_eq!(
+            (world.count("payment"), world.count("onlyonce_record")),
+            (uses.to_owned(), "1".to_owned())
+        );
+        Server::shared().sql(&world.database, "UPDATE onlyonce_record SET expires_at = began_at");
+    }
+}
+
 /// W01: a transaction of the wrong server is refused by name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_on_another_server_is_refused_by_name() {

@@ -27,6 +27,10 @@ use crate::sqlite::world::{draft, insert, running};
 const RANDOM: u64 = 300;
 
 async fn run(client: &Client, statement: &Statement) -> Option<i64> {
+    query(client, statement).await.unwrap_or_else(|error| panic!("{error:?}\n{}", statement.sql))
+}
+
+async fn query(client: &Client, statement: &Statement) -> Result<Option<i64>, tokio_postgres::Error> {
     let typed = statement.values.iter().map(|value| match value {
         Value::Bytes(bytes) => (bytes as &(dyn ToSql + Sync), Type::BYTEA),
         Value::Text(text) => (text as &(dyn ToSql + Sync), Type::TEXT),
@@ -34,7 +38,7 @@ async fn run(client: &Client, statement: &Statement) -> Option<i64> {
         Value::Flag(flag) => (flag as &(dyn ToSql + Sync), Type::BOOL),
     });
     let rows = client.query_typed(&statement.sql, &typed.collect::<Vec<_>>()).await;
-    rows.unwrap_or_else(|error| panic!("{error:?}\n{}", statement.sql)).first().map(|row| row.get(0))
+    Ok(rows?.first().map(|row| row.get(0)))
 }
 
 async fn world(keyring: Option<Keyring>) -> (Postgres, Client) {
@@ -167,11 +171,9 @@ async fn swaps_are_the_stores(keyring: Option<Keyring>) {
                 assert_eq!(store.results(id, seen.record.created_at).await.unwrap(), [result], "seed {seed}");
             }
             let again = Change { expected: None, ..change };
-            assert_eq!(
-                run(&client, &store.swap_statements(id, again, LockWait::Shortly).unwrap()[0]).await,
-                None,
-                "it is there already"
-            );
+            let again = &store.swap_statements(id, again, LockWait::Shortly).unwrap()[0];
+            let duplicate = query(&client, again).await.unwrap_err();
+            assert_eq!(duplicate.code(), Some(&SqlState::UNIQUE_VIOLATION), "it is there already");
             expected = Some(Revision(revision));
         }
     }

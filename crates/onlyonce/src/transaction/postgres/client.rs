@@ -16,10 +16,10 @@ use super::failed;
 use crate::attempt::Attempt;
 use crate::in_transaction::{Begun, InTransaction, OpenAttempt};
 use crate::transaction::driver::{
-    Database, Future, at_once, begin, carried, is_completion, statement, transaction, written,
+    Database, Future, at_once, begin, carried, give_up, is_completion, statement, transaction, written,
 };
 use crate::transaction::sealed::Sealed;
-use crate::transaction::{Completion, Error, ErrorKind, Order, Transaction};
+use crate::transaction::{Completion, Error, Order, Transaction};
 
 transaction!(['c,] tokio_postgres::Transaction<'c>, Postgres, run_in);
 transaction!(
@@ -256,25 +256,24 @@ enum Ended {
 }
 
 /// Inserts a record and commits, in one round trip: the driver sends requests in the order in which they are first polled. A
-/// record that is there already fails the insert; the transaction is aborted then, and COMMIT rolls it back. An insert that
-/// fails before it is sent is not followed by a COMMIT.
+/// record that is there already fails the insert; the transaction is aborted then, and COMMIT rolls it back.
+///
+/// An insert that has ended when it is first polled was answered very quickly, or was never sent. The latter is not followed by a
+/// COMMIT, which would commit the rows alone.
 async fn and_commit(
     inserting: impl std::future::Future<Output = Result<Option<i64>, Error>>,
     client: &Client,
 ) -> (Result<Option<i64>, Error>, Ended) {
     let mut inserting = std::pin::pin!(inserting);
-    match futures_util::poll!(inserting.as_mut()) {
-        Poll::Ready(written) => (written.and_then(|_| Err(out_of_turn())), Ended::Unknown),
-        Poll::Pending => {
-            let (written, committed) = tokio::join!(biased; inserting, client.batch_execute("COMMIT"));
-            let ended = if committed.is_ok() { Ended::Yes } else { Ended::Unknown };
-            (written.and_then(|written| committed.map(|()| written).map_err(failed)), ended)
+    let (written, end) = match futures_util::poll!(inserting.as_mut()) {
+        Poll::Ready(written) => {
+            let sql = if matches!(written, Ok(Some(_))) { "COMMIT" } else { "ROLLBACK" };
+            (written, client.batch_execute(sql).await)
         }
-    }
-}
-
-fn out_of_turn() -> Error {
-    Error::new(ErrorKind::Database, "the driver answered a statement before it was sent")
+        Poll::Pending => tokio::join!(biased; inserting, client.batch_execute("COMMIT")),
+    };
+    let ended = if end.is_ok() { Ended::Yes } else { Ended::Unknown };
+    (written.and_then(|written| end.map(|()| written).map_err(failed)), ended)
 }
 
 async fn run_on(client: &Client, statement: Statement) -> Result<Option<i64>, Error> {

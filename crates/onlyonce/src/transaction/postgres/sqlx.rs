@@ -12,7 +12,7 @@ use super::failed;
 use crate::attempt::Attempt;
 use crate::in_transaction::{Begun, InTransaction, OpenAttempt};
 use crate::transaction::driver::{
-    Database, Future, at_once, begin, carried, is_completion, statement, transaction, written,
+    Database, Future, at_once, begin, carried, give_up, is_completion, statement, transaction, written,
 };
 use crate::transaction::sealed::Sealed;
 use crate::transaction::{Completion, Error, Order, Transaction};
