@@ -3,7 +3,7 @@
 #![allow(clippy::wildcard_enum_match_arm, reason = "a fault concerns one place, and no other")]
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// How long the work takes: long enough for others to come meanwhile.
 const WORK: Duration = Duration::from_millis(60);
-const HANGS_UP_WITHIN: Duration = Duration::from_secs(1);
+const HANGS_UP_WITHIN: Duration = Duration::from_secs(2);
 const RETENTION: Duration = Duration::from_secs(1);
 
 /// What is wrong with it, by the check that must find it.
@@ -410,7 +410,11 @@ fn read(stream: &TcpStream) -> Option<Request> {
 /// Waits for it: on a busy machine a client hangs up later than it means to.
 fn has_hung_up(stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(HANGS_UP_WITHIN)).expect("a socket");
-    let is_gone = matches!(stream.peek(&mut [0]), Ok(0));
+    let is_gone = match stream.peek(&mut [0]) {
+        Ok(bytes) => bytes == 0,
+        // A connection that was reset is gone too.
+        Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+    };
     stream.set_read_timeout(None).expect("a socket");
     is_gone
 }
