@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use onlyonce_core::machine;
 use onlyonce_core::record::{Id, Seen, State};
 use onlyonce_core::time::{Timestamp, When};
+use tokio::sync::watch;
 
 use super::world::{
     HOUR, MOMENT, Shared, applied, before, change, completed, draft, give_way, insert, load, look, lost, now,
@@ -101,12 +102,14 @@ pub async fn no_more_than_the_limit_is_deleted(store: Shared) {
 
 /// M02, T03: reapers run while a key is used again and again. They may delete an expired use, never one that has begun
 /// and is not yet completed. The test runs until the reapers have deleted enough records: without deletions there was no
-/// race.
+/// race. Where they are slower than the key is used again, some uses wait for them.
 pub async fn a_key_that_is_used_again_is_never_deleted(store: Shared) {
     let id = draft("k", running(When::WRITE)).0;
     let (is_over, reaped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (told, mut rounds) = watch::channel(0);
+    let told = Arc::new(told);
     let reapers: Vec<_> = (0..REAPERS)
-        .map(|_| tokio::spawn(keep_reaping(store.clone(), is_over.clone(), reaped.clone())))
+        .map(|_| tokio::spawn(keep_reaping(store.clone(), is_over.clone(), reaped.clone(), told.clone())))
         .collect();
     let (mut uses, began) = (0, Instant::now());
     loop {
@@ -116,6 +119,11 @@ pub async fn a_key_that_is_used_again_is_never_deleted(store: Shared) {
         }
         assert!(uses < USES_MAX, "of {uses} expired uses fewer than {wanted} were deleted");
         use_once(&store, id, uses).await;
+        if began.elapsed() >= RACED_FOR && uses % 5 == 4 {
+            // Until one of them has ended a round that began after that use.
+            let ended = *rounds.borrow() + 2 * REAPERS;
+            rounds.wait_for(|rounds| *rounds >= ended).await.expect("the reapers go on");
+        }
         uses += 1;
     }
     is_over.store(true, Ordering::Release);
@@ -139,9 +147,15 @@ async fn use_once(store: &Shared, id: Id, number: usize) {
     }
 }
 
-async fn keep_reaping(store: Shared, is_over: Arc<AtomicBool>, reaped: Arc<AtomicUsize>) {
+async fn keep_reaping(
+    store: Shared,
+    is_over: Arc<AtomicBool>,
+    reaped: Arc<AtomicUsize>,
+    rounds: Arc<watch::Sender<usize>>,
+) {
     while !is_over.load(Ordering::Acquire) {
         reaped.fetch_add(reap(&store, ALL).await, Ordering::AcqRel);
+        rounds.send_modify(|rounds| *rounds += 1);
         tokio::task::yield_now().await;
     }
 }
