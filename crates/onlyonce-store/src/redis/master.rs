@@ -1,8 +1,6 @@
 //! A master, as the trips of one purpose reach it: how they end, and what they wait for.
 //!
-//! Without `replicas=N`, trips share connections. Redis reads 16 KiB of each connection at a time, and flushes its file once for all
-//! that it has read: with one connection, writes of many callers would take several flushes. So a connection gets up to
-//! [`LANE_TRIPS`] trips at a time before the next one is used. With `replicas=N`, a trip of a request ends when N replicas have all that it wrote and
+//! Without `replicas=N`, trips share one connection. With it, a trip of a request ends when N replicas have all that it wrote and
 //! all that it has shown: what was told is then not lost with the master.
 //!
 //! 1. `WAIT` holds up the connection that it is sent on. So trips that arrive meanwhile are sent together, with one `WAIT`
@@ -35,9 +33,6 @@ pub(super) enum Ending {
     Wait,
 }
 
-/// On how many connections trips that write are, and how many of them on the first ones before the next is used.
-const LANES: usize = 4;
-const LANE_TRIPS: usize = 16;
 const BATCHES: Limits = Limits { rows_max: 256, bytes_max: 4 << 20, in_flight_max: 2 };
 
 /// A master; see the module's documentation.
@@ -47,8 +42,7 @@ pub(super) struct Master {
 }
 
 enum Way {
-    /// A trip that is under way holds its server.
-    Shared(Vec<Arc<Server>>, Ending),
+    Shared(Arc<Server>, Ending),
     Batches(Batcher<Trip, Result<Reply, Failure>>),
 }
 
@@ -63,8 +57,7 @@ impl Master {
     ) -> Self {
         let server = || Server::new(database, clock, within, host.cloned());
         let way = match ending {
-            Ending::Time => Way::Shared((0..LANES).map(|_| server()).collect(), ending),
-            Ending::Role => Way::Shared(vec![server()], ending),
+            Ending::Time | Ending::Role => Way::Shared(server(), ending),
             Ending::Wait => Way::Batches(batches([server(), server()])),
         };
         Self { clock: clock.clone(), way }
@@ -80,10 +73,8 @@ impl Master {
         is_asking: bool,
     ) -> Result<Reply, Failure> {
         let reply = match &self.way {
-            Way::Shared(servers, ending) => {
+            Way::Shared(server, ending) => {
                 let commands = if is_asking { asking(&commands) } else { commands };
-                let lane = servers.iter().min_by_key(|server| Arc::strong_count(server) / LANE_TRIPS);
-                let server = lane.expect("there is a connection at least").clone();
                 server.ask(commands, *ending == Ending::Role).await
             }
             Way::Batches(batches) => {
